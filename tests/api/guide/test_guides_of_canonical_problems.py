@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from functools import cache
 from importlib import import_module
@@ -12,19 +13,25 @@ import pytest
 
 from shardwright.api.guide import rules as rules_package
 from shardwright.api.guide import serving_rules as serving_package
+from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.evaluate_formula import evaluate
 from shardwright.api.guide.judge_rule import EQUAL
 from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide import make_serving_guide
 from shardwright.api.guide.rule_table import RULES
+from shardwright.api.guide.serving_facts import serving_facts
 from shardwright.api.guide.serving_rule_table import SERVING_RULES
 from shardwright.api.request_to_command import command_text
+from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.grid_search import plan
+from shardwright.cli.main import run
 from shardwright.report.guide.guide_screen import guide_line
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Guide, Outcome, Rule
+from shardwright.search.search_request import Request
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.api.guide.canonical_problems import CANONICAL
-from tests.tiers import cases
+from tests.tiers import cases, in_proof
 
 NAMES = cases(list(CANONICAL), 1)
 
@@ -115,14 +122,14 @@ def require_true_verdict(rule: Rule) -> None:
 
 
 def require_true_break_even(rule: Rule) -> None:
-    """The two sides of a break-even are searched plans of the values that the sentence names."""
+    """The two sides of a break-even are plans of the values that the sentence names."""
     found = rule.break_even
     if found is None:
         return
     for value, side in ((found.below, found.plan_below), (found.above, found.plan_above)):
         assert (value is None) == (side is None)
         if value is not None:
-            assert f"{value:,}" in found.sentence
+            assert BREAK_EVEN_AXES[found.axis].text(value) in found.sentence
     if found.below is not None and found.above is not None:
         assert found.below < found.above
 
@@ -159,17 +166,64 @@ def fields_of(request: object) -> dict[str, object]:
 def test_break_evens_have_the_property_on_one_side_alone(name: str) -> None:
     for rule in guide_of(name).rules:
         found = rule.break_even
-        if found is None or found.plan_below is None or found.plan_above is None:
+        if found is None:
             continue
-        has = {
-            "context_parallel_length": lambda grid: grid.cp > 1,
-            "pipeline_bubble": lambda grid: grid.pp > 1,
-            "data_parallel_bound": lambda grid: grid.tp * grid.cp * grid.pp == 1,
-            "technique_by_device_count": lambda grid: grid.tp * grid.cp * grid.pp > 1,
-        }[rule.name]
-        assert has(parse_grid(found.plan_above.strategy))
-        if found.plan_below.strategy:
-            assert not has(parse_grid(found.plan_below.strategy))
+        two_sided = found.below is not None and found.above is not None
+        for side, expected in (
+            (found.plan_above, found.is_true_above if two_sided else True),
+            (found.plan_below, not found.is_true_above if two_sided else False),
+        ):
+            if side is not None:
+                assert has_property(rule.name, side.strategy, CANONICAL[name]) is expected, rule
+
+
+def has_property(rule: str, strategy: str, request: Request) -> bool:
+    """The property of a rule's break-even, read from the plan's text; False without a plan."""
+    if not strategy:
+        return False
+    grid, island = parse_grid(strategy), problem_of(request).cluster.node.island
+    recomputed = [
+        option for option, on in grid.options if option[:10] == "recompute_" and on == "on"
+    ]
+    return {
+        "does_it_fit": True,
+        "data_parallelism_first": grid.tp * grid.cp * grid.pp == 1,
+        "technique_by_device_count": grid.tp * grid.cp * grid.pp > 1,
+        "tensor_parallel_limit": grid.tp > island,
+        "largest_tensor_parallel_degree": grid.tp >= 8,
+        "data_parallel_bound": grid.tp * grid.cp * grid.pp == 1,
+        "shard_inside_node": grid.shard == 0,
+        "context_parallel_length": grid.cp > 1,
+        "ring_or_ulysses": grid.ulysses == 1,
+        "pipeline_bubble": grid.pp > 1,
+        "virtual_stages": grid.vpp == 1,
+        "recompute_or_not": grid.recompute.value == "none" and not recomputed,
+        "recompute_or_offload": grid.offload == 0,
+        "microbatch_size": grid.microbatch > 1,
+        "experts_inside_domain": grid.ep > island,
+    }[rule]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_sides_of_a_break_even_are_planned_again(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command beside each plan finds it: one break-even of each axis, all in a proof."""
+    found = [rule.break_even for rule in guide_of(name).rules if rule.break_even is not None]
+    chosen = found if in_proof() else {one.axis: one for one in found}.values()
+    for side in (side for one in chosen for side in (one.plan_below, one.plan_above)):
+        if side is None:
+            continue
+        verb, *words = shlex.split(side.command)[1:]
+        assert verb == "plan"
+        code = run([verb, *words, "--json"])
+        answer = json.loads(capsys.readouterr().out or "{}")
+        if side.step_s is None:
+            assert code == 6
+        else:
+            assert code == 0
+            assert answer["prediction"]["step_time_s"] == pytest.approx(side.step_s, rel=1e-8)
+            assert answer["strategy"] == side.strategy
 
 
 @pytest.mark.parametrize("served", SERVED)
@@ -183,6 +237,63 @@ def test_serving_verdicts_follow_from_simulations(served: tuple[str, str]) -> No
             plans = [rule.verdict.followed, *(other.plan for other in rule.verdict.others)]
             assert all(one.simulated for one in plans)
             assert all(shlex.split(one.command)[1] == "serve-simulate" for one in plans)
+        require_true_break_even(rule)
+
+
+@pytest.mark.parametrize("served", SERVED)
+def test_both_sides_of_a_serving_break_even_are_simulated_again(
+    served: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two deployments the one of the rule is better on one side, and the other on the other."""
+    rules = [rule for rule in serving_guide_of(*served).rules if rule.break_even is not None]
+    assert rules
+    for rule in rules:
+        assert rule.break_even is not None
+        sides = [p for p in (rule.break_even.plan_below, rule.break_even.plan_above) if p]
+        for side in sides:
+            assert run([*shlex.split(side.command)[1:], "--json"]) == 0
+            metrics = json.loads(capsys.readouterr().out)["metrics"]
+            assert metrics["tpot"]["mean"] == pytest.approx(side.step_s, rel=1e-6)
+        if len(sides) == 2 and rule.name != "batch_knee":
+            assert sides[0].strategy != sides[1].strategy
+
+
+def test_a_simulated_break_even_is_where_the_faster_deployment_changes() -> None:
+    """8B on eight devices: replicas against one wide worker, simulated one load after another."""
+    rule = next(
+        rule for rule in serving_guide_of(*SERVED[0]).rules if rule.name == "smallest_worker"
+    )
+    found = rule.break_even
+    assert found is not None
+    assert found.below is not None
+    assert found.above is not None
+    request = ServingRequest(
+        model=SERVED[0][0], cluster=SERVED[0][1], isl="4096", osl="512", concurrency=64
+    )
+    facts = serving_facts(request, prompt=4096, answer=512)
+    for load, narrow_is_faster in ((found.below, False), (found.above, True)):
+        narrow, wide = (
+            facts.simulated(text, concurrency=int(load)).tokens_per_s
+            for text in ("agg 8x(tp1)", "agg 1x(tp8)")
+        )
+        assert (narrow > wide) is narrow_is_faster
+
+
+def test_the_knee_is_where_twice_the_requests_gain_less_than_the_root_of_two() -> None:
+    rule = next(rule for rule in serving_guide_of(*SERVED[0]).rules if rule.name == "batch_knee")
+    found = rule.break_even
+    assert found is not None
+    assert found.above == 2 * (found.below or 0)
+    deployment = found.plan_above.strategy if found.plan_above else ""
+    request = ServingRequest(
+        model=SERVED[0][0], cluster=SERVED[0][1], isl="4096", osl="512", concurrency=64
+    )
+    facts = serving_facts(request, prompt=4096, answer=512)
+    below, above, twice = (
+        facts.simulated(deployment, concurrency=int(load)).tokens_per_s
+        for load in (found.below or 0, found.above or 0, 2 * (found.above or 0))
+    )
+    assert above / below >= 2**0.5 > twice / above
 
 
 def test_each_module_of_a_rule_is_in_the_table() -> None:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-from functools import cache
 from math import isclose
 from pathlib import Path
 
 import pytest
 
-from shardwright.api.guide.make_guide import make_guide
 from shardwright.api.guide.make_serving_guide import make_serving_guide
-from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.serving_facts import serving_facts
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
-    Comparison,
     Outcome,
-    Rule,
-    Verdict,
 )
 from shardwright.search.search_request import Request
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.strategy.grid.parallelism_grid import Grid
+from tests.api.guide.guide_answers import (
+    AS_GOOD,
+    loss,
+    other,
+    request,
+    require_a_test_of_each_question,
+    rule_of,
+    value,
+    verdict,
+)
 
 TABLE = Path(__file__).with_name("practitioner_questions.tsv")
-AS_GOOD = 0.05
-"""Loss up to which a choice is as good as the accepted one."""
-
-
-def request(model: str, cluster: str, length: int = 4096, batch: int = 256) -> Request:
-    return Request(model=model, cluster=cluster, seq_len=length, global_batch=batch)
-
 
 SMALL = request("llama-3.2-1b", "h100-sxm:8")
 LARGE = request("llama-3.1-70b", "h100-sxm:64")
@@ -40,49 +36,8 @@ EXPERTS = request("mixtral-8x7b", "h100-sxm:64")
 LATENT = request("deepseek-v2-lite", "h100-sxm:16")
 
 
-@cache
-def rule_of(name: str, wanted: Request) -> Rule:
-    """One rule of a request's guide."""
-    (first, *_) = RULES
-    rule = next(rule for rule in RULES if rule.name == name)
-    guide = make_guide(wanted, rules=[rule] if rule is not first else [first])
-    return guide.rules[0]
-
-
-def verdict(name: str, wanted: Request) -> Verdict:
-    found = rule_of(name, wanted).verdict
-    assert found is not None
-    return found
-
-
-def other(found: Verdict, choice: str) -> Comparison:
-    return next(one for one in found.others if one.choice.startswith(choice))
-
-
-def loss(wanted: Request, **pins: int | str) -> float:
-    """Loss of the best plan with pinned values."""
-    searches = PlanSearches()
-    pinned = Request(
-        model=wanted.model,
-        cluster=wanted.cluster,
-        seq_len=wanted.seq_len,
-        global_batch=wanted.global_batch,
-        pins=tuple((axis, (str(value),)) for axis, value in pins.items()),
-    )
-    return searches.best(pinned).step_s / searches.best(wanted).step_s - 1
-
-
-def value(rule: Rule, quantity: str) -> float:
-    return next(one.value for one in rule.formulas if one.quantity.startswith(quantity))
-
-
 def test_each_question_has_a_test() -> None:
-    with TABLE.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    assert len(rows) == 25
-    for row in rows:
-        assert row["judged by"] in ("formula", "choice", "direction")
-        assert any(name.startswith(f"test_{row['number']}_") for name in globals()), row["question"]
+    require_a_test_of_each_question(TABLE, globals(), number=25)
 
 
 def test_1_data_parallelism_first() -> None:

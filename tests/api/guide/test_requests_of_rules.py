@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from shardwright.api.guide.find_break_even import find_break_even
+from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.rules import technique_by_device_count, twice_the_devices
+from shardwright.api.guide.rules.break_even_questions import (
+    fit_question,
+    memory_question,
+    network_question,
+)
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 from shardwright.api.request_to_problem import problem_of
+from shardwright.hardware.cluster import Cluster
 from shardwright.search.search_request import Request
 
 SMALL = Request(model="llama-3.2-1b", cluster="h100-sxm:2", seq_len=2048, global_batch=8)
@@ -30,6 +39,50 @@ def test_a_number_of_devices_is_that_of_its_request(limit: int) -> None:
     assert question.request_at(question.values[-1]) == request
     for devices in question.values:
         assert problem_of(question.request_at(devices)).cluster.num_devices == devices
+
+
+@pytest.mark.parametrize(
+    ("question", "amount"),
+    [
+        (network_question, lambda cluster: cluster.node.network_per_device.bandwidth),
+        (memory_question, lambda cluster: float(cluster.node.accelerator.memory_bytes)),
+    ],
+)
+@pytest.mark.parametrize("cluster", ["h100-sxm:64", "h100-sxm:64,network=2x,memory=0.5x"])
+def test_an_amount_is_that_of_the_cluster_of_its_request(
+    question: Callable[..., BreakEvenQuestion | None],
+    amount: Callable[[Cluster], float],
+    cluster: str,
+) -> None:
+    """The user's own amount is on the axis, with the user's own request."""
+    request = replace(REQUEST, cluster=cluster)
+    found = question(facts_of(request), has=bool, change="")
+    assert found is not None
+    assert request in map(found.request_at, found.values)
+    for value in found.values:
+        other = problem_of(found.request_at(value)).cluster
+        assert amount(other) == pytest.approx(value, rel=1e-9)
+
+
+def test_no_network_inside_one_domain_and_no_factor_of_yaml_text() -> None:
+    assert network_question(facts_of(SMALL), has=bool, change="") is None
+    assert memory_question(facts_of(SMALL), has=bool, change="", pins=(("tp", ("2",)),))
+    pinned = replace(SMALL, pins=(("tp", ("1",)),))
+    assert memory_question(facts_of(pinned), has=bool, change="", pins=(("tp", ("2",)),)) is None
+
+
+def test_devices_on_which_a_model_that_does_not_fit_fits() -> None:
+    """70B on one device of 80 GB: the larger clusters are searched, up to 64 times as many."""
+    large = replace(SMALL, model="llama-3.1-70b", cluster="h100-sxm:1")
+    question = fit_question(facts_of(large))
+    assert question is not None
+    assert question.values == (1, 2, 4, 8, 16, 32, 64)
+    found = find_break_even(question, PlanSearches())
+    assert found.plan_below is not None
+    assert found.plan_above is not None
+    assert found.plan_below.strategy == ""
+    assert found.plan_above.strategy
+    assert found.sentence.startswith(f"A plan fits from {found.above:,} devices on")
 
 
 @pytest.mark.parametrize(

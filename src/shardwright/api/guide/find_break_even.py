@@ -1,61 +1,96 @@
-"""Find by searches where the best plan changes along an axis: two plans on either side."""
+"""Find where the best plan changes along an axis: two plans on either side."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
 
+from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
 from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
-from shardwright.report.page.view_data.guide_rules_and_verdicts import BreakEven
-
-UNITS: Final = {
-    "sequence length": "tokens",
-    "global batch": "sequences a step",
-    "devices": "devices",
-}
+from shardwright.report.page.view_data.guide_rules_and_verdicts import BreakEven, GuidePlan
 
 
 def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> BreakEven:
-    """Bisect for neighbouring values where the best plan gains a property; one None at an end.
+    """Bisect for neighbouring values where the best searched plan gets or loses a property.
 
-    The ends are searched first. The property may come and go in between; then this is one of its
-    changes. A value at which nothing fits does not have the property.
+    A value at which nothing fits does not have the property.
     """
-    values, unit = question.values, UNITS[question.axis]
 
-    def plan_at(place: int) -> BestPlan:
-        """The best plan at the value number `place`."""
-        return searches.best(question.request_at(values[place]))
+    def best_at(value: float) -> BestPlan:
+        """The best plan at a value of the axis."""
+        return searches.best(question.request_at(value))
 
-    def has(place: int) -> bool:
-        """True if the best plan at the value number `place` has the property."""
-        grid = plan_at(place).grid
+    def has(value: float) -> bool:
+        """True if the best plan at a value has the property."""
+        grid = best_at(value).grid
         return grid is not None and question.has(grid)
+
+    return bisect_break_even(
+        question.axis,
+        question.values,
+        question.change,
+        has=has,
+        plan_at=lambda value: searched_plan(best_at(value)),
+        is_late=lambda: searches.is_late,
+    )
+
+
+def bisect_break_even(
+    axis: str,
+    values: Sequence[float],
+    change: str,
+    *,
+    has: Callable[[float], bool],
+    plan_at: Callable[[float], GuidePlan],
+    is_late: Callable[[], bool],
+) -> BreakEven:
+    """Neighbouring values between which a property of plans changes, or the end where it does not.
+
+    The ends are examined first. The property may come and go in between; then this is one of its
+    changes.
+
+    Args:
+        axis: name of the axis, of `BREAK_EVEN_AXES`.
+        values: values in ascending order.
+        change: the property in words.
+        has: True of a value whose plan has the property.
+        plan_at: contents of the guide for the plan at a value.
+        is_late: True after the time limit, which ends the bisection.
+    """
+    text, last = BREAK_EVEN_AXES[axis].text, len(values) - 1
+    at_first, at_last = has(values[0]), has(values[last])
 
     def middle_of(low: int, high: int) -> int | None:
         """Number of the value in the middle; None between neighbours or after the time limit."""
-        return None if high - low < 2 or searches.is_late else (low + high) // 2
+        return None if high - low < 2 or is_late() else (low + high) // 2
 
-    below: int | None = None
-    above: int | None = None
-    last = len(values) - 1
-    if has(0):
-        above = 0
-        sentence = f"{question.change} already at {values[0]:,} {unit}."
-    elif not has(last):
-        below = last
-        sentence = f"{question.change}: at no searched value up to {values[last]:,} {unit}."
+    below: float | None = None
+    above: float | None = None
+    if at_first and at_last:
+        above = values[0]
+        sentence = f"{change} already at {text(above)}."
+    elif not (at_first or at_last):
+        below = values[last]
+        sentence = f"{change}: at no searched value up to {text(below)}."
     else:
-        low, high = bisect_change(0, last, middle_of=middle_of, is_changed=has)
-        sentence = f"{question.change} from {values[high]:,} {unit} on, and not at {values[low]:,}."
-        below, above = low, high
+        low, high = bisect_change(
+            0, last, middle_of=middle_of, is_changed=lambda place: has(values[place]) is at_last
+        )
+        below, above = values[low], values[high]
+        sentence = (
+            f"{change} from {text(above)} on, and not at {text(below)}."
+            if at_last
+            else f"{change} up to {text(below)}, and not at {text(above)}."
+        )
     return BreakEven(
-        axis=question.axis,
-        change=question.change,
-        below=None if below is None else values[below],
-        above=None if above is None else values[above],
-        plan_below=None if below is None else searched_plan(plan_at(below)),
-        plan_above=None if above is None else searched_plan(plan_at(above)),
+        axis=axis,
+        unit=BREAK_EVEN_AXES[axis].unit,
+        change=change,
+        is_true_above=at_last,
+        below=below,
+        above=above,
+        plan_below=None if below is None else plan_at(below),
+        plan_above=None if above is None else plan_at(above),
         sentence=sentence,
     )

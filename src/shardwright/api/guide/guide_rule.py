@@ -13,19 +13,19 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEvenQuestion:
-    """Where along an axis does the best plan get a property?
+    """Question where along an axis the best plan gets or loses a property.
 
     Args:
-        axis: name of the axis for people.
-        values: values in ascending order.
+        axis: name of the axis, of `BREAK_EVEN_AXES`.
+        values: values in ascending order, in the unit of the axis.
         request_at: request with a value of the axis.
         has: the property of a plan.
         change: the property in words.
     """
 
     axis: str
-    values: tuple[int, ...]
-    request_at: Callable[[int], Request]
+    values: tuple[float, ...]
+    request_at: Callable[[float], Request]
     has: Callable[[Grid], bool]
     change: str
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Final
 
 import shardwright
+from shardwright.api.guide.find_break_even import bisect_break_even
 from shardwright.api.guide.judge_rule import EQUAL
 from shardwright.api.guide.serving_facts import (
     ServingFacts,
@@ -14,11 +15,16 @@ from shardwright.api.guide.serving_facts import (
     deployment_plan,
     serving_facts,
 )
-from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.serving_rule import (
+    ServingAdvice,
+    ServingBreakEvenQuestion,
+    ServingRule,
+)
 from shardwright.api.guide.serving_rule_table import SERVING_RULES
 from shardwright.errors import UsageError
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
+    BreakEven,
     Comparison,
     Guide,
     Outcome,
@@ -151,7 +157,20 @@ def _judged(rule: ServingRule, facts: ServingFacts, best: SimulatedDeployment) -
         source=rule.source,
         formulas=advice.formulas,
         verdict=_verdict(advice, facts, best) if advice.words else None,
+        break_even=None if advice.break_even is None else _break_even(advice.break_even),
         notes=advice.notes,
+    )
+
+
+def _break_even(question: ServingBreakEvenQuestion) -> BreakEven:
+    """Neighbouring values between which the simulated deployment gets or loses a property."""
+    return bisect_break_even(
+        question.axis,
+        question.values,
+        question.change,
+        has=lambda value: question.has(question.simulated_at(int(value))),
+        plan_at=lambda value: deployment_plan(question.simulated_at(int(value))),
+        is_late=lambda: False,
     )
 
 

@@ -81,11 +81,15 @@ class ServingFacts:
     experts: int
     topk: int
 
-    def simulated(self, deployment: str, *, concurrency: int = 0) -> SimulatedDeployment:
-        """The cached simulation of a deployment text; `concurrency` 0 = the request's own load."""
+    def simulated(
+        self, deployment: str, *, concurrency: int = 0, prompt: int = 0
+    ) -> SimulatedDeployment:
+        """The cached simulation of a deployment text; 0 = the request's own load or prompt length."""
         request = replace(self.request, deployment=deployment)
         if concurrency:
             request = replace(request, concurrency=concurrency)
+        if prompt:
+            request = replace(request, isl=str(prompt))
         return self.simulations.simulate(request)
 
     @property

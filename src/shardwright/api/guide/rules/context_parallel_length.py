@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
-from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import length_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE_STRATEGIES, pin
-from shardwright.search.search_request import Choices, Request
+from shardwright.search.search_request import Choices
 
-LENGTHS: Final = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 STEPS: Final[tuple[tuple[int, str, Choices], ...]] = (
     (8192, "No context parallelism.", (pin("cp", 1),)),
     (32768, "CP 2.", (pin("cp", 2),)),
@@ -27,20 +26,12 @@ def advise(facts: RequestFacts) -> Advice:
         words=words,
         pins=pins,
         others=() if pins == (pin("cp", 1),) else (("no CP", (pin("cp", 1),)),),
-        break_even=BreakEvenQuestion(
-            axis="sequence length",
-            values=LENGTHS,
-            request_at=lambda length: request_of_length(facts.request, length),
+        break_even=length_question(
+            facts,
             has=lambda grid: grid.cp > 1,
             change="The best plan uses context parallelism, at equal tokens a step",
         ),
     )
-
-
-def request_of_length(request: Request, length: int) -> Request:
-    """The request with sequences of another length and about as many tokens a step."""
-    tokens = request.seq_len * request.global_batch
-    return replace(request, seq_len=length, global_batch=max(tokens // length, 1))
 
 
 RULE = GuideRule(

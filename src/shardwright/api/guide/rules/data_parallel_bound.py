@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.global_batch_question import batch_question
+from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import (
     SCALING_BOOK,
     data_parallel_pins,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import memory_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, data_parallel_pins
+from shardwright.api.guide.rules.technique_by_device_count import splits_model
 
 
 def advise(facts: RequestFacts) -> Advice:
@@ -13,6 +15,11 @@ def advise(facts: RequestFacts) -> Advice:
     return Advice(
         words="Use data parallelism alone, with a sharded optimizer.",
         pins=data_parallel_pins(zero=sharded or (0,)),
+        break_even=memory_question(
+            facts,
+            has=lambda grid: not splits_model(grid),
+            change="The best plan is data parallelism alone",
+        ),
     )
 
 

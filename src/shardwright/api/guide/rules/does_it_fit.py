@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import fit_question
 from shardwright.api.guide.rules.pin_choices import SCALING_BOOK, pin
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 from shardwright.units import format_bytes, format_percent
@@ -22,6 +23,7 @@ def advise(facts: RequestFacts) -> Advice:
         pins=(*single, *expert) if fits_one else (),
         formulas=state_formulas(facts),
         notes=(_memory_note(facts),),
+        break_even=fit_question(facts),
     )
 
 

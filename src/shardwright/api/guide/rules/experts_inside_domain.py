@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import network_question
 from shardwright.api.guide.rules.pin_choices import pin, powers_of_two
 from shardwright.search.search_request import Choices
 
@@ -23,6 +24,11 @@ def advise(facts: RequestFacts) -> Advice:
         words=f"EP x TP of at most {facts.island:,} devices.",
         pins=(pin("ep", *inside), pin("tp", 1)),
         others=tuple(others),
+        break_even=network_question(
+            facts,
+            has=lambda grid: grid.ep > facts.island,
+            change="The best plan has EP across domains",
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
 
 NODE: Final = 8
@@ -21,6 +22,11 @@ def advise(facts: RequestFacts) -> Advice:
         others=(
             (f"TP {NODE // 2}, PP 2", (pin("tp", NODE // 2), pin("pp", 2))),
             (f"TP {NODE // 2}", (pin("tp", NODE // 2),)),
+        ),
+        break_even=batch_question(
+            facts,
+            has=lambda grid: grid.tp >= NODE,
+            change=f"The best plan has TP {NODE} or more",
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.context_parallel_length import request_of_length
+from shardwright.api.guide.rules.break_even_questions import request_of_length
 from shardwright.api.guide.rules.pin_choices import pin
 
 

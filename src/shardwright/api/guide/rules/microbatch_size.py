@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, PLAYBOOK, pin
 from shardwright.api.guide.search_cached_plans import with_pins
 
@@ -33,6 +34,11 @@ def advise(facts: RequestFacts) -> Advice:
         pins=(pin("mbs", advised),),
         others=tuple(
             (f"{size} a microbatch", (pin("mbs", size),)) for size in fitting if size != advised
+        ),
+        break_even=batch_question(
+            facts,
+            has=lambda grid: grid.microbatch > 1,
+            change="The best plan has several sequences in a microbatch",
         ),
     )
 

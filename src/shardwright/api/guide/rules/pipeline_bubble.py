@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.global_batch_question import batch_question
+from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import PLAYBOOK, pin, powers_of_two
 from shardwright.api.guide.search_cached_plans import BestPlan, with_pins
 from shardwright.units import format_percent

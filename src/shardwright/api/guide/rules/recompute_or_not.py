@@ -5,7 +5,9 @@ from __future__ import annotations
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import memory_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, ML_ENGINEERING, pin
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 KORTHIKANTI = "Korthikanti et al. 2022, Reducing Activation Recomputation, table 2"
 
@@ -25,6 +27,11 @@ def advise(facts: RequestFacts) -> Advice:
         others=(
             ("full recomputation", (pin("recompute", "full"),)),
             ("attention alone", (pin("recompute", "selective"),)),
+        ),
+        break_even=memory_question(
+            facts,
+            has=lambda grid: not recomputes(grid),
+            change="The best plan recomputes nothing",
         ),
         formulas=(
             formula(
@@ -50,6 +57,12 @@ def advise(facts: RequestFacts) -> Advice:
             ),
         ),
     )
+
+
+def recomputes(grid: Grid) -> bool:
+    """True of a plan that recomputes layers, attention or single modules."""
+    modules = (value == "on" for name, value in grid.options if name.startswith("recompute_"))
+    return grid.recompute is not Recompute.NONE or any(modules)
 
 
 RULE = GuideRule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import memory_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
 
 
@@ -40,6 +41,11 @@ def advise(facts: RequestFacts) -> Advice:
         if wide
         else (("optimizer states in host memory", (pin("offload", 100),)),),
         formulas=(needed, own),
+        break_even=memory_question(
+            facts,
+            has=lambda grid: grid.offload == 0,
+            change="The best plan keeps the optimizer states in device memory",
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from math import gcd
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import length_question
 from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, pin
 from shardwright.api.guide.search_cached_plans import with_pins
 
@@ -28,6 +29,12 @@ def advise(facts: RequestFacts) -> Advice:
         pins=(pin("ulysses", ulysses),),
         others=(("ring", (pin("ulysses", 1),)),) if ulysses > 1 else (),
         request=with_pins(facts.request, (pin("cp", degree),)),
+        break_even=length_question(
+            facts,
+            has=lambda grid: grid.ulysses == 1,
+            change=f"The best plan with CP {degree} has a ring alone",
+            pins=(pin("cp", degree),),
+        ),
         formulas=(
             formula(
                 "elements that a device sends in a layer with Ulysses",

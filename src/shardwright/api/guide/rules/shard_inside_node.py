@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import network_question
 from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, pin
 
 
@@ -16,6 +17,12 @@ def advise(facts: RequestFacts) -> Advice:
         others=(
             ("ZeRO-3 over all devices", (full, pin("shard", 0))),
             ("ZeRO-1", (pin("zero", 1),)),
+        ),
+        break_even=network_question(
+            facts,
+            has=lambda grid: grid.shard == 0,
+            change="The best plan with ZeRO-3 shards over all replicas",
+            pins=(full, pin("shard", 0, facts.island)),
         ),
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import device_question
 from shardwright.api.guide.rules.pin_choices import (
     PLAYBOOK,
     data_parallel_pins,
@@ -59,14 +59,9 @@ def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
         for count in powers_of_two(node, facts.devices)
         if count % node == 0 and count >= least
     )
-    if len(values) < 2:
-        return None
-    return BreakEvenQuestion(
-        axis="devices",
+    return device_question(
+        facts,
         values=values,
-        request_at=lambda count: (
-            facts.request if count == facts.devices else replace(facts.request, max_devices=count)
-        ),
         has=splits_model,
         change="The best plan splits the model (TP, CP or PP)",
     )

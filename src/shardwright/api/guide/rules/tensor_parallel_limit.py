@@ -7,6 +7,7 @@ from typing import Final
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import network_question
 from shardwright.api.guide.rules.pin_choices import (
     BRIDGE,
     ML_ENGINEERING,
@@ -33,6 +34,11 @@ def advise(facts: RequestFacts) -> Advice:
         words=f"Keep TP inside the scale-up domain of {facts.island:,} devices.",
         pins=(pin("tp", *inside),),
         others=tuple(others),
+        break_even=network_question(
+            facts,
+            has=lambda grid: grid.tp > facts.island,
+            change="The best plan has TP across domains",
+        ),
         formulas=(
             formula(
                 "TP degree at which communication takes as long as the multiplications",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
 from shardwright.api.guide.rules.pipeline_bubble import pipelined_plan
 from shardwright.api.guide.search_cached_plans import with_pins
@@ -30,6 +31,12 @@ def advise(facts: RequestFacts) -> Advice:
             (f"{count} virtual", (pin("vpp", count),)) for count in counts if count != advised
         ),
         request=with_pins(facts.request, (pin("pp", grid.pp),)),
+        break_even=batch_question(
+            facts,
+            has=lambda grid: grid.vpp == 1,
+            change=f"The best plan with PP {grid.pp} has one virtual stage a device",
+            pins=(pin("pp", grid.pp),),
+        ),
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Final
 
 from shardwright.api.guide.evaluate_formula import formula, symbol
-from shardwright.api.guide.serving_facts import ServingFacts
-from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.rules.pin_choices import powers_of_two
+from shardwright.api.guide.serving_facts import ServingFacts, SimulatedDeployment
+from shardwright.api.guide.serving_rule import ServingAdvice, ServingBreakEvenQuestion, ServingRule
 from shardwright.units import format_seconds
 
 BOOK: Final = "Austin et al., How to Scale Your Model, chapter on inference (commit 0819a7d)"
@@ -43,7 +45,31 @@ def advise(facts: ServingFacts) -> ServingAdvice:
                 f" {metrics.tokens_per_second:,.0f} tokens/s,"
                 f" {format_seconds(metrics.tpot.mean, digits=3)} a token."
             )
-    return ServingAdvice(formulas=(batch,), notes=tuple(notes))
+    return ServingAdvice(
+        formulas=(batch,), notes=tuple(notes), break_even=_load_question(facts, deployment)
+    )
+
+
+def _load_question(facts: ServingFacts, deployment: str) -> ServingBreakEvenQuestion:
+    """Question from how many requests on twice as many are nearer to computation's bound.
+
+    Bound by reading weights, they give twice the tokens a second; bound by computation, as many.
+    The factor between, in proportion to both, is the square root of two.
+    """
+
+    def is_near_computation(simulation: SimulatedDeployment) -> bool:
+        """True if twice the requests give less than sqrt(2) times the tokens a second."""
+        load = simulation.request.concurrency
+        doubled = facts.simulated(deployment, concurrency=2 * load)
+        return doubled.tokens_per_s < sqrt(2) * simulation.tokens_per_s
+
+    return ServingBreakEvenQuestion(
+        axis="requests in flight",
+        values=powers_of_two(LOADS[0], LOADS[-1] // 2),
+        simulated_at=lambda load: facts.simulated(deployment, concurrency=load),
+        has=is_near_computation,
+        change=f"Twice the requests give less than {sqrt(2):.2f} times the tokens a second",
+    )
 
 
 RULE = ServingRule(

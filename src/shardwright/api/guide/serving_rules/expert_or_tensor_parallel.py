@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.serving_facts import ServingFacts
 from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.serving_rules.better_of_two_questions import load_question
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
@@ -17,6 +18,12 @@ def advise(facts: ServingFacts) -> ServingAdvice:
         words=f"{'TP' if small else 'EP'} {width} for the experts.",
         deployment=tensor if small else expert,
         others=((("EP", expert) if small else ("TP", tensor)),),
+        break_even=load_question(
+            facts,
+            expert,
+            tensor,
+            change=f"EP {width} for the experts has more tokens a second than TP {width}",
+        ),
     )
 
 

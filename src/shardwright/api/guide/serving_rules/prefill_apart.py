@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.serving_facts import ServingFacts, SimulatedDeployment
 from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.serving_rules.better_of_two_questions import prompt_question
 from shardwright.units import format_seconds
 
 LONG_PROMPT = 4096
@@ -24,6 +25,12 @@ def advise(facts: ServingFacts) -> ServingAdvice:
         words="Prefill apart from decode." if long else "Prefill and decode on the same workers.",
         deployment=apart if long else together,
         others=(("together", together) if long else ("apart", apart),),
+        break_even=prompt_question(
+            facts,
+            apart,
+            together,
+            change="90 % of the requests get faster further tokens with prefill apart from decode",
+        ),
         notes=tuple(
             _latency_note(name, facts.simulated(text))
             for name, text in (("Apart", apart), ("Together", together))

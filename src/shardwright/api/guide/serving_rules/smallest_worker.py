@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.serving_facts import ServingFacts
 from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.serving_rules.better_of_two_questions import load_question
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
@@ -12,10 +13,15 @@ def advise(facts: ServingFacts) -> ServingAdvice:
     if not width:
         return ServingAdvice(notes=("With no TP degree do the weights and a request fit.",))
     widest = min(facts.island, facts.devices)
+    narrow = f"agg {facts.devices // width}x(tp{width})"
+    wide = f"agg {facts.devices // widest}x(tp{widest})"
     return ServingAdvice(
         words=f"TP {width}, and {facts.devices // width} replicas.",
-        deployment=f"agg {facts.devices // width}x(tp{width})",
-        others=((f"TP {widest}", f"agg {facts.devices // widest}x(tp{widest})"),),
+        deployment=narrow,
+        others=((f"TP {widest}", wide),),
+        break_even=load_question(
+            facts, narrow, wide, change=f"TP {width} has more tokens a second than TP {widest}"
+        ),
     )
 
 

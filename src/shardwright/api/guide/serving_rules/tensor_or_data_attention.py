@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from shardwright.api.guide.serving_facts import ServingFacts
 from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.serving_rules.better_of_two_questions import load_question
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
     """Advice of DP attention with EP over up to 8 devices of a domain, against TP there."""
     width = min(facts.island, facts.devices, 8)
     count = facts.devices // width
+    data, tensor = f"agg {count}x(dpa{width} ep{width})", f"agg {count}x(tp{width})"
     return ServingAdvice(
         words=f"Data-parallel attention over {width} devices, with EP {width}.",
-        deployment=f"agg {count}x(dpa{width} ep{width})",
+        deployment=data,
+        break_even=load_question(
+            facts,
+            data,
+            tensor,
+            change=f"Data-parallel attention has more tokens a second than TP {width}",
+        ),
         others=(
-            (f"TP {width}", f"agg {count}x(tp{width})"),
+            (f"TP {width}", tensor),
             (f"TP {width} with EP {width}", f"agg {count}x(tp{width} ep{width})"),
         ),
     )

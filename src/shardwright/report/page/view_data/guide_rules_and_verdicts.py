@@ -124,18 +124,24 @@ class BreakEven:
     """Where the best plan changes along an axis, with the searched plans on either side.
 
     Args:
-        axis: ``seq_len``, ``global_batch`` or ``devices``.
-        change: what is true from `above` on and not at `below`.
-        below, above: the neighbouring searched values of the axis; None where the search of that
-            side found no change.
+        axis: name of the axis, such as ``sequence length`` or ``network of a device``.
+        unit: unit of `below` and `above`.
+        change: property of the best plan that changes along the axis.
+        is_true_above: True if the plan has the property at `above` and not at `below`, False if it
+            is the other way round.
+        below, above: the neighbouring searched values of the axis. Where both ends of the axis have
+            the property, `above` is the first value and `below` is None; where neither has it,
+            `below` is the last value and `above` is None.
         plan_below, plan_above: the best plans there.
         sentence: the break-even in a sentence.
     """
 
     axis: str
+    unit: str
     change: str
-    below: int | None
-    above: int | None
+    is_true_above: bool
+    below: float | None
+    above: float | None
     plan_below: GuidePlan | None
     plan_above: GuidePlan | None
     sentence: str

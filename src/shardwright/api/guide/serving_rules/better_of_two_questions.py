@@ -1,0 +1,83 @@
+"""Break-even questions between two deployments, by the better one in a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from shardwright.api.guide.rules.pin_choices import powers_of_two
+from shardwright.api.guide.serving_facts import ServingFacts, SimulatedDeployment
+from shardwright.api.guide.serving_rule import ServingBreakEvenQuestion
+
+LOADS: Final = powers_of_two(1, 1024)
+PROMPTS: Final = powers_of_two(128, 65536)
+
+
+def load_question(
+    facts: ServingFacts, deployment: str, other: str, *, change: str
+) -> ServingBreakEvenQuestion | None:
+    """Question from how many requests in flight on one deployment has more tokens a second.
+
+    None where both deployments are the same.
+    """
+    return _question(
+        "requests in flight",
+        LOADS,
+        deployment,
+        other,
+        score=lambda text, load: facts.simulated(text, concurrency=load).tokens_per_s,
+        simulated=lambda text, load: facts.simulated(text, concurrency=load),
+        change=change,
+    )
+
+
+def prompt_question(
+    facts: ServingFacts, deployment: str, other: str, *, change: str
+) -> ServingBreakEvenQuestion | None:
+    """Question from which prompts on one deployment has faster further tokens (90th percentile).
+
+    None where both deployments are the same.
+    """
+
+    def rate(text: str, prompt: int) -> float:
+        """Further tokens a second of a request, at the 90th percentile; 0 without a simulation."""
+        answer = facts.simulated(text, prompt=prompt).answer
+        return 0.0 if answer is None else 1 / answer.metrics.tpot.p90
+
+    return _question(
+        "prompt",
+        PROMPTS,
+        deployment,
+        other,
+        score=rate,
+        simulated=lambda text, prompt: facts.simulated(text, prompt=prompt),
+        change=change,
+    )
+
+
+def _question(
+    axis: str,
+    values: tuple[int, ...],
+    deployment: str,
+    other: str,
+    *,
+    score: Callable[[str, int], float],
+    simulated: Callable[[str, int], SimulatedDeployment],
+    change: str,
+) -> ServingBreakEvenQuestion | None:
+    """Question at which values one deployment has a higher score than the other."""
+    if deployment == other:
+        return None
+
+    def better_at(value: int) -> SimulatedDeployment:
+        """The deployment with the higher score; the other one if the scores are equal."""
+        better = max((other, deployment), key=lambda text: score(text, value))
+        return simulated(better, value)
+
+    return ServingBreakEvenQuestion(
+        axis=axis,
+        values=values,
+        simulated_at=better_at,
+        has=lambda simulation: simulation.request.deployment == deployment,
+        change=change,
+    )
