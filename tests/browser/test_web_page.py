@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,6 +162,26 @@ def test_the_files_of_both_compared_questions_are_in_the_link(
     other = open_page(path_of(page))
     other.wait_for_selector("text=Side by side")
     assert other.locator(".comparison th").all_inner_texts() == heads
+
+
+def test_a_question_whose_files_are_too_long_for_the_link_is_compared(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    noise = secrets.token_hex(40_000)
+    config.write_text(json.dumps({**json.loads(CONFIG), "comment": noise}), "utf-8")
+    page = open_page(address(model="", seq_len=2048, global_batch=24))
+    page.set_input_files("#model-file", config)
+    page.click("#ask")
+    page.wait_for_selector("text=too long for the address")
+    page.wait_for_selector(PROVEN)
+    page.click(".file[data-of=model] button")
+    page.fill("#model", SMALL["model"])
+    page.click("#ask")
+    page.wait_for_selector("h2:has-text('llama-3.2-1b')")
+    page.select_option("#with", "1")
+    page.wait_for_selector("text=Side by side")
+    assert "config.json" in page.locator(".comparison th").all_inner_texts()[2]
 
 
 def test_strategies_of_one_request_are_compared(open_page: Callable[..., Any]) -> None:

@@ -2,7 +2,7 @@
 
 import { AnswerPart, eventsOf } from "/answer.js";
 import { CONTENTS, sideBySide } from "/answer_contents.js";
-import { addressOf, bodyOf, fieldOf, isComplete, questionsOfAddress, titleOf } from "/question.js";
+import { addressOf, bodyOf, fieldOf, isComplete, keyOf, questionsOfAddress, titleOf } from "/question.js";
 
 const form = document.getElementById("question");
 const answers = document.getElementById("answers");
@@ -131,16 +131,18 @@ function showComparison(questions, summaries) {
   answers.prepend(article);
 }
 
-/** Add questions to those that were asked in this tab, and offer them for a comparison with the first one. */
-async function remember(questions) {
-  for (const question of questions.toReversed()) {
-    const { address } = await addressOf(question);
-    asked = [{ address, title: titleOf(question) }, ...asked.filter((one) => one.address !== address)].slice(0, MOST_ASKED);
+/** Add questions to those that were asked in this tab, and offer all but the first one for a comparison with it. */
+function remember(questions) {
+  const keys = questions.map(keyOf);
+  asked = [...questions, ...asked.filter((one) => !keys.includes(keyOf(one)))].slice(0, MOST_ASKED);
+  try {
+    sessionStorage.setItem(ASKED, JSON.stringify(asked));
+  } catch {
+    sessionStorage.removeItem(ASKED); // too many large files: this page alone still has them
   }
-  sessionStorage.setItem(ASKED, JSON.stringify(asked));
-  const options = asked.slice(1).map(({ address, title }) => new Option(title, address));
+  const options = asked.map((one, n) => new Option(titleOf(one), n)).slice(1);
   others.replaceChildren(new Option("no other question", ""), ...options);
-  others.value = questions[1] ? (await addressOf(questions[1])).address : "";
+  others.value = questions.length > 1 ? "1" : "";
   others.disabled = !options.length;
 }
 
@@ -160,7 +162,7 @@ async function tryAnswer(questions) {
     showFault(error.message);
     return;
   }
-  await remember(questions);
+  remember(questions);
   await answer(questions);
 }
 
@@ -171,7 +173,8 @@ form.addEventListener("submit", async (event) => {
     showFault("Give a model, a cluster, the sequence length and the global batch, or a launch script.");
     return;
   }
-  const questions = [question, ...(await comparedQuestions(question))];
+  const other = others.value ? asked[others.value] : null;
+  const questions = other && keyOf(other) !== keyOf(question) ? [question, other] : [question];
   const { address, isWhole } = await addressOf(...questions);
   history.pushState(null, "", address);
   note.textContent = isWhole
@@ -180,17 +183,9 @@ form.addEventListener("submit", async (event) => {
   await tryAnswer(questions);
 });
 
-/** The question that is chosen for the comparison; none if it is the same one. */
-async function comparedQuestions(question) {
-  if (!others.value || others.value === (await addressOf(question)).address) return [];
-  const { search, hash } = new URL(others.value, location.href);
-  return (await questionsOfAddress(search, hash)).slice(0, 1);
-}
-
 cancel.addEventListener("click", () => running?.abort());
-others.addEventListener("change", async () => {
-  const [{ fields }] = await questionsOfAddress(location.search, "");
-  form.requestSubmit(form.querySelector(fields.ask === "guide" ? "#guide" : "#ask"));
+others.addEventListener("change", () => {
+  form.requestSubmit(form.querySelector(asked[0].fields.ask === "guide" ? "#guide" : "#ask"));
 });
 document.getElementById("examples").addEventListener("click", (event) => {
   if (event.target.dataset.cluster) document.getElementById("cluster").value = event.target.dataset.cluster;

@@ -48,6 +48,11 @@ export async function addressOf(question, other = null) {
   return { address: `/?${query}${fragment && isWhole ? `#${fragment}` : ""}`, isWhole };
 }
 
+/** Text that equal questions have in common. */
+export function keyOf({ fields, files, launch }) {
+  return JSON.stringify([`${queryOf(fields)}`, files, launch]);
+}
+
 function hasFiles({ files, launch }) {
   return Object.keys(files).length + Object.keys(launch).length > 0;
 }
