@@ -1,8 +1,9 @@
-"""The page of `shardwright web` in Chromium: ask, watch, cancel, share, go back, drop files."""
+"""The page of `shardwright web` in Chromium: ask, watch, cancel, share, compare, drop files."""
 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +45,15 @@ def open_page(page_at: Callable[..., Any], server: RunningServer) -> Callable[..
 def path_of(page: Any) -> str:
     """Address of a page behind the server's name."""
     return "/" + str(page.url).split("/", maxsplit=3)[3]
+
+
+def places_of_answers(page: Any) -> list[dict[str, float]]:
+    """Edges of each answer in pixels, all at the same moment."""
+    found: list[dict[str, float]] = page.evaluate(
+        """() => [...document.querySelectorAll("article:not(.comparison)")]
+             .map((part) => part.getBoundingClientRect().toJSON())"""
+    )
+    return found
 
 
 def address(**change: object) -> str:
@@ -94,15 +104,126 @@ def test_the_back_button_returns_to_the_question_before(open_page: Callable[...,
 
 def test_two_questions_are_compared(open_page: Callable[..., Any]) -> None:
     page = open_page(address())
-    page.wait_for_selector("#compare:enabled")
-    page.click("#compare")
+    page.wait_for_selector(PROVEN)
     page.fill("#cluster", "a100-sxm-80gb:8")
     page.click("#ask")
+    page.wait_for_selector("h2:has-text('a100-sxm-80gb:8')")
+    page.select_option("#with", label=page.locator("#with option").all_inner_texts()[1])
     page.wait_for_selector("text=Side by side")
-    heads = page.locator("#answers thead th").all_inner_texts()
+    heads = page.locator(".comparison th").all_inner_texts()
     assert len(heads) == 3
     assert "a100-sxm-80gb:8" in heads[1]
     assert "h100-sxm:8" in heads[2]
+    rates = [
+        float(cell.replace(",", ""))
+        for cell in page.locator(".comparison tr:has-text('Tokens a second') td").all_inner_texts()[
+            1:
+        ]
+    ]
+    reading = page.inner_text(".reading")
+    assert reading.startswith("The second processes ")
+    assert float(reading.split()[3]) == pytest.approx(rates[1] / rates[0], rel=1e-3)
+    one, two = places_of_answers(page)
+    assert one["top"] == two["top"]
+    assert one["right"] <= two["left"]
+    # The address has both questions, and each has an address of its own.
+    other = open_page(path_of(page), width=360)
+    other.wait_for_selector("text=Side by side")
+    assert other.locator(".comparison th").all_inner_texts() == heads
+    one, two = places_of_answers(other)
+    assert one["bottom"] <= two["top"]
+    other.click("h2 >> text=on h100-sxm:8")
+    other.wait_for_selector(PROVEN)
+    assert path_of(other) == address()
+    # Without the other question there is one answer again.
+    page.select_option("#with", "")
+    page.wait_for_selector("#answers:not(.compared)")
+    assert path_of(page) == address(cluster="a100-sxm-80gb:8")
+
+
+def test_the_files_of_both_compared_questions_are_in_the_link(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(CONFIG, "utf-8")
+    page = open_page(address(seq_len=2048))
+    page.wait_for_selector(PROVEN)
+    page.set_input_files("#model-file", config)
+    page.click("#ask")
+    page.wait_for_selector("h2:has-text('config.json')")
+    page.click(".file[data-of=model] button")
+    page.click("#ask")
+    page.wait_for_selector("h2:has-text('llama-3.2-1b')")
+    page.select_option("#with", label=page.locator("#with option").all_inner_texts()[1])
+    page.wait_for_selector("text=Side by side")
+    assert "#with_files=" in page.url
+    heads = page.locator(".comparison th").all_inner_texts()
+    assert "config.json" in heads[2]
+    other = open_page(path_of(page))
+    other.wait_for_selector("text=Side by side")
+    assert other.locator(".comparison th").all_inner_texts() == heads
+
+
+def test_a_question_whose_files_are_too_long_for_the_link_is_compared(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    noise = secrets.token_hex(40_000)
+    config.write_text(json.dumps({**json.loads(CONFIG), "comment": noise}), "utf-8")
+    page = open_page(address(model="", seq_len=2048, global_batch=24))
+    page.set_input_files("#model-file", config)
+    page.click("#ask")
+    page.wait_for_selector("text=too long for the address")
+    page.wait_for_selector(PROVEN)
+    page.click(".file[data-of=model] button")
+    page.fill("#model", SMALL["model"])
+    page.click("#ask")
+    page.wait_for_selector("h2:has-text('llama-3.2-1b')")
+    page.select_option("#with", "1")
+    page.wait_for_selector("text=Side by side")
+    assert "config.json" in page.locator(".comparison th").all_inner_texts()[2]
+
+
+def test_strategies_of_one_request_are_compared(open_page: Callable[..., Any]) -> None:
+    page = open_page(address())
+    page.click("summary")
+    page.fill("#strategy", "tp2 dp4 mbs1 zero1\ntp8 mbs1 zero1")
+    page.fill("#tokens", "1e9")
+    page.click("#ask")
+    page.wait_for_selector("text=Cost of training")
+    assert page.locator("#answers th").all_inner_texts() == ["Figure", "Strategy 1", "Strategy 2"]
+    assert "--strategy 'tp2 " in page.inner_text("#answers pre")
+    assert page.inner_text("#answers pre").startswith("shardwright compare llama-3.2-1b")
+    page.frame_locator("iframe").get_by_role("heading", level=2).first.wait_for()
+
+
+@pytest.mark.parametrize("guide_for", ["", "serving"])
+def test_the_rules_of_a_guide_are_shown(open_page: Callable[..., Any], guide_for: str) -> None:
+    asked = {**SMALL, "cluster": "h100-sxm:2", "seq_len": 1024}
+    page = open_page("/")
+    page.click("summary")
+    for name, value in asked.items():
+        page.fill(f"#{name}", str(value))
+    page.select_option("#guide_for", guide_for)
+    page.click("#guide")
+    page.wait_for_selector("text=Each rule is judged by")
+    questions = page.locator("#answers tbody td:first-child").all_inner_texts()
+    assert len(questions) >= 2
+    guide = page.frame_locator("iframe")
+    for question in ["What is the best plan?", *questions]:
+        guide.get_by_role("heading", name=question).first.wait_for()
+    assert "ask=guide" in page.url
+    again = open_page(path_of(page))
+    again.wait_for_selector("text=Each rule is judged by")
+    assert again.locator("#answers tbody td:first-child").all_inner_texts() == questions
+    with page.expect_download() as download:
+        page.click("text=Save the guide file")
+    file = Path(download.value.path())
+    assert json.loads(file.read_text())["schema"] == "shardwright.guide"
+    # The other button asks for the plan again.
+    page.click("#ask")
+    page.wait_for_selector(PROVEN)
+    assert "ask=" not in page.url
 
 
 def test_cancel_ends_the_search(open_page: Callable[..., Any], server: RunningServer) -> None:
@@ -180,12 +301,18 @@ def test_an_error_is_a_line_and_a_hint(open_page: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
+@pytest.mark.parametrize("view", ["plan", "pair", "guide"])
 def test_it_fits_and_everyone_can_use_it(
-    open_page: Callable[..., Any], scheme: str, width: int
+    open_page: Callable[..., Any], scheme: str, width: int, view: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
-    page = open_page(address(), scheme=scheme, width=width, height=800)
-    page.wait_for_selector(PROVEN)
+    change, shown = {
+        "plan": ({}, PROVEN),
+        "pair": ({"with": urlencode({**SMALL, "global_batch": 32})}, "text=Side by side"),
+        "guide": ({"ask": "guide", "cluster": "h100-sxm:2"}, "text=Each rule is judged by"),
+    }[view]
+    page = open_page(address(**change), scheme=scheme, width=width, height=800)
+    page.wait_for_selector(shown)
     page.click("summary")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     found = axe.Axe().run(page, options={"iframes": False}).response["violations"]

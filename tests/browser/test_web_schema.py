@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ CHECKS = (
 )
 
 
-def test_every_answer_is_one_that_the_schema_describes() -> None:
+def test_every_answer_is_one_that_the_schema_describes(tmp_path: Path) -> None:
     number = "200" if in_proof() else "10"
     options = ["--checks", ",".join(CHECKS), "--max-examples", number, "--phases", "fuzzing"]
     with running_server("--seconds", "5") as server:
@@ -36,6 +37,7 @@ def test_every_answer_is_one_that_the_schema_describes() -> None:
                 *("run", f"{server.address}/openapi.json", *options),
             ],
             capture_output=True,
+            cwd=tmp_path,
             text=True,
             check=False,
         )

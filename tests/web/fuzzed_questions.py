@@ -21,7 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "tokens": 1e12,
         "prices": {"h100-sxm": 2.5},
     },
-    "guide": {"request": SMALL, "serving": True, "answer_tokens": 128},
+    "guide": {"request": SMALL, "serving": False, "answer_tokens": 0},
     "advise": {"request": SMALL, "launch": {"train.sh": "torchrun pretrain_gpt.py --bf16"}},
     "report": {"plan": '{"schema": "shardwright.plan", "version": 3}', "tokens": 1e12},
     "explain": {"plan": '{"schema": "shardwright.plan"}'},

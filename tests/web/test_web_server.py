@@ -29,6 +29,7 @@ from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import plan_document
 from shardwright.search.search_request import Request
 from shardwright.web.answer_responses import STATUS
+from shardwright.web.web_application import BODIES, FILES
 from tests.hardware.inventory_files import topo_matrix
 from tests.web.running_server import LONG, SMALL, RunningServer, events_of, running_server
 
@@ -116,6 +117,25 @@ def test_a_report_is_a_page_in_an_origin_of_its_own(client: Any) -> None:
     assert page.text.startswith("<!doctype html>")
     assert "sandbox allow-scripts" in page.headers["content-security-policy"]
     assert error(client.get("/report/none"))["kind"] == "DataError"
+
+
+def test_a_guide_streams_its_progress_and_is_a_page(client: Any) -> None:
+    body = {"request": {**SMALL, "cluster": "h100-sxm:2", "seq_len": 1024}}
+    stream = client.post("/api/guide", json=body, headers={"accept": "text/event-stream"}).text
+    *progress, (last, document) = events_of(stream)
+    assert last == "answer"
+    guide = json.loads(document)
+    told = [json.loads(data) for _, data in progress]
+    assert max(one["done"] for one in told if one["text"] == "search") > len(guide["rules"])
+    assert min(one["best_s"] for one in told if one["best_s"]) == pytest.approx(
+        guide["best"]["step_s"], rel=1e-8
+    )
+    [digest] = [line[len("id: ") :] for line in stream.split("\n") if line.startswith("id: ")]
+    page = client.get(f"/report/{digest}")
+    assert "What is the best plan?" in page.text
+    assert "sandbox allow-scripts" in page.headers["content-security-policy"]
+    as_page = client.post("/api/guide", json=body, headers={"accept": "text/html"})
+    assert as_page.text == page.text
 
 
 def test_texts_take_the_place_of_files(client: Any) -> None:
@@ -244,13 +264,13 @@ def test_other_sites_cannot_ask(client: Any, headers: dict[str, str], status: in
 
 
 def test_every_response_has_a_policy_and_loads_nothing_from_elsewhere(client: Any) -> None:
-    for address in ("/", "/page.css", "/page.js", "/api/catalog", "/openapi.json", "/none"):
+    for address in (*FILES, "/api/catalog", "/openapi.json", "/none"):
         response = client.get(address)
         assert "default-src 'none'" in response.headers["content-security-policy"]
         assert "unsafe-inline" not in response.headers["content-security-policy"]
         assert "http://" not in response.text.replace("http://www.w3.org/2000/svg", "")
     verbs = set(client.get("/openapi.json").json()["paths"])
-    assert {"/api/plan", "/api/simulate", "/api/advise", "/api/report", "/api/why"} <= verbs
+    assert {f"/api/{verb}" for verb in BODIES} <= verbs
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes of Linux")

@@ -62,6 +62,8 @@ FILES: Final = {
     "/page.js": (_PAGE, "page.js", _SCRIPT),
     "/question.js": (_PAGE, "question.js", _SCRIPT),
     "/answer.js": (_PAGE, "answer.js", _SCRIPT),
+    "/answer_contents.js": (_PAGE, "answer_contents.js", _SCRIPT),
+    "/elements.js": (_PAGE, "elements.js", _SCRIPT),
     "/number_formats.js": (_REPORT, "number_formats.js", _SCRIPT),
     "/icon.svg": (_PAGE, "icon.svg", "image/svg+xml"),
 }

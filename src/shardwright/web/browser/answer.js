@@ -1,9 +1,10 @@
-// An answer as it comes: the events of a search, the proof as a picture, and the report.
+// An answer as it comes: the events of a search, the proof as a picture, and the report or guide.
 // Numbers have the formats of the report: formatNumber is of number_formats.js.
+
+import { link, paragraph } from "/elements.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const STATUS_INTERVAL_MS = 1500;
-const SHORT = 20;
 
 /** Events {name, data, text, id} of a question's answer; the signal ends the search. */
 export async function* eventsOf(verb, body, signal) {
@@ -37,9 +38,10 @@ export async function* eventsOf(verb, body, signal) {
 
 /** The part of the page with one answer. */
 export class AnswerPart {
-  constructor(title) {
+  /** Part with the heading of a question, which links to `address` unless that is empty. */
+  constructor(title, address = "") {
     this.element = document.getElementById("answer").content.firstElementChild.cloneNode(true);
-    this.element.querySelector("h2").textContent = title;
+    this.element.querySelector("h2").append(address ? link(address, title) : title);
     this.now = this.element.querySelector(".now");
     this.points = [];
     this.statusAt = 0;
@@ -54,7 +56,8 @@ export class AnswerPart {
   }
 
   progress(event) {
-    this.setStatus(event.text);
+    const isCounted = event.total && event.best_s === null;
+    this.setStatus(isCounted ? `${event.text}: ${event.done} of ${event.total}` : event.text);
     if (event.best_s === null && event.lower_s === null) return;
     const last = this.points.at(-1);
     this.points.push({
@@ -103,47 +106,26 @@ export class AnswerPart {
       `Left to right: ${secondsText(from)} to ${secondsText(to)} of search. Bottom to top: ${secondsText(low)} to ${secondsText(high)} a step.`;
   }
 
-  /** The final answer of a plan or a simulation, by its document and the document's text. */
-  showPlan(plan, text) {
-    const { prediction, certificate, request } = plan;
+  /** The final answer, by its contents; a plan's certificate is the last point of the proof. */
+  showContents({ status, elements }, { certificate, search_time_s: searched }) {
     if (certificate) {
-      const at = Math.max(plan.search_time_s, this.points.at(-1)?.at ?? 0);
+      const at = Math.max(searched, this.points.at(-1)?.at ?? 0);
       this.points.push({ at, best: certificate.best_s, lower: certificate.lower_bound_s });
       this.show(this.points.at(-1));
       this.draw();
     }
-    this.setStatus(certificate?.optimal
-      ? "Proven: no plan of the searched space is faster."
-      : certificate ? "The search stopped; a faster plan may exist within the gap." : "Predicted.", true);
-    const answer = this.element.querySelector(".answer");
-    const strategy = paragraph("strategy", plan.strategy ?? plan.name);
-    answer.replaceChildren(strategy, figures(figuresOf(prediction)), linksOf(text), command(request, plan));
+    this.setStatus(status, true);
+    this.element.querySelector(".answer").replaceChildren(...elements);
   }
 
-  /** The advice on a launch, by its document. */
-  showAdvice(advice) {
-    this.setStatus(advice.legal ? "Predicted, and searched for faster changes." : "This launch cannot run as it is.", true);
-    const answer = this.element.querySelector(".answer");
-    const parts = [paragraph("strategy", `${advice.framework}: ${advice.strategy}`)];
-    if (advice.prediction) parts.push(figures(figuresOf(advice.prediction)));
-    if (advice.broken.length) parts.push(table(["Rule", "What is wrong"], advice.broken.map(({ rule, message, hint }) => [rule, `${message} ${hint}`])));
-    const changes = [...advice.changes, ...(advice.best ? [advice.best] : [])];
-    parts.push(table(
-      ["Change", "Step", "Gain", "Settings"],
-      changes.map((change) => [change.change, secondsText(change.step_time_s), formatNumber(change.gain, "percent"), settingsOf(change)]),
-    ));
-    answer.replaceChildren(...parts, paragraph("links", ""));
-  }
-
-  /** The page of the report, by the digest of its question. */
-  showReport(digest) {
+  /** The page of a report or a guide, by the digest of its question. */
+  showPage(digest, name) {
     const frame = this.element.querySelector("iframe");
-    frame.src = `/report/${digest}`;
-    frame.hidden = false;
+    Object.assign(frame, { src: `/report/${digest}`, title: name, hidden: false });
     this.element.querySelector(".alone")?.remove();
-    const link = document.createElement("a");
-    Object.assign(link, { href: frame.src, target: "_blank", rel: "noopener", className: "alone", textContent: "Open the report alone" });
-    this.element.querySelector(".links")?.append(link);
+    this.element.querySelector(".links").append(
+      link(frame.src, `Open the ${name} alone`, { target: "_blank", rel: "noopener", className: "alone" }),
+    );
   }
 
   /** Offer to search the best plans of other batches, lengths, devices, rates and prices. */
@@ -168,92 +150,6 @@ export class AnswerPart {
     this.now.replaceChildren(error.message);
     if (error.hint) this.now.append(Object.assign(document.createElement("span"), { className: "hint", textContent: error.hint }));
   }
-}
-
-/** Names and texts of a prediction's main figures. */
-export function figuresOf(prediction) {
-  const [used, capacity] = [prediction.peak_memory_bytes.reserved, prediction.capacity_bytes];
-  return [
-    ["Step", secondsText(prediction.step_time_s)],
-    ["Tokens a second", formatNumber(prediction.tokens_per_s, "rate")],
-    ["MFU", formatNumber(prediction.mfu_causal, "percent")],
-    ["Memory of a device", `${formatNumber(used, "bytes")} of ${formatNumber(capacity, "bytes")}`],
-    ["Fits", formatNumber(prediction.fits, "yes_no")],
-  ];
-}
-
-/** A table with a heading for each column. */
-export function table(heads, rows) {
-  const element = document.createElement("table");
-  const row = (cells, tag) => {
-    const line = document.createElement("tr");
-    line.append(...cells.map((text) => Object.assign(document.createElement(tag), {
-      textContent: text, className: text.length <= SHORT ? "short" : "",
-    })));
-    return line;
-  };
-  const head = document.createElement("thead"), body = document.createElement("tbody");
-  head.append(row(heads, "th"));
-  body.append(...rows.map((cells) => row(cells, "td")));
-  element.append(head, body);
-  const scroll = Object.assign(document.createElement("div"), { className: "scroll", tabIndex: 0 });
-  scroll.append(element);
-  return scroll;
-}
-
-/** Settings that a change adds and removes, as text. */
-function settingsOf({ add, remove }) {
-  return [
-    ...add.map(({ name, value }) => `${name} ${value}`),
-    ...remove.map(({ name, value }) => `without ${name} ${value}`),
-  ].join(", ");
-}
-
-function figures(pairs) {
-  const list = Object.assign(document.createElement("dl"), { className: "figures" });
-  for (const [name, text] of pairs) {
-    const pair = document.createElement("div");
-    pair.append(
-      Object.assign(document.createElement("dt"), { textContent: name }),
-      Object.assign(document.createElement("dd"), { textContent: text }),
-    );
-    list.append(pair);
-  }
-  return list;
-}
-
-function paragraph(className, text) {
-  return Object.assign(document.createElement("p"), { className, textContent: text });
-}
-
-/** Links below an answer; the saved file has the numbers as the server wrote them. */
-function linksOf(text) {
-  const links = paragraph("links", "");
-  const file = new Blob([`${text}\n`], { type: "application/json" });
-  links.append(Object.assign(document.createElement("a"), {
-    href: URL.createObjectURL(file), download: "plan.json", textContent: "Save the plan file",
-  }));
-  return links;
-}
-
-/** The command that gives the same answer. */
-function command(request, plan) {
-  const quoted = (text) => (/^[\w.:+=,/@-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-  const words = ["shardwright", plan.certificate ? "plan" : "simulate", request.model, request.cluster, "--seq-len", request.seq_len, "--global-batch", request.global_batch];
-  if (!plan.certificate) words.push("--strategy", plan.strategy ?? "PLAN");
-  for (const [flag, name] of [["--runtime", "runtime"], ["--precision", "precision"]]) {
-    if (request[name]) words.push(flag, request[name]);
-  }
-  for (const [flag, name] of [["--pin", "pins"], ["--exclude", "excludes"]]) {
-    for (const [axis, values] of Object.entries(request[name])) words.push(flag, `${axis}=${values.join(",")}`);
-  }
-  if (request.max_devices) words.push("--max-devices", request.max_devices);
-  if (request.space !== "standard") words.push("--space", request.space);
-  if (request.objective !== "time") words.push("--objective", request.objective);
-  const block = document.createElement("pre");
-  block.tabIndex = 0;
-  block.append(Object.assign(document.createElement("code"), { textContent: words.map((word) => quoted(String(word))).join(" ") }));
-  return block;
 }
 
 function secondsText(value) {

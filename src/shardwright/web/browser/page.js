@@ -1,22 +1,26 @@
-// The page: the form, the address, dropped files, and one or two answers.
+// The page: the form, the address, the questions that were asked, dropped files, and one or two answers.
 
-import { AnswerPart, eventsOf, figuresOf, table } from "/answer.js";
-import { addressOf, bodyOf, fieldOf, isComplete, questionOfAddress, titleOf } from "/question.js";
+import { AnswerPart, eventsOf } from "/answer.js";
+import { CONTENTS, sideBySide } from "/answer_contents.js";
+import { addressOf, bodyOf, fieldOf, isComplete, keyOf, questionsOfAddress, titleOf } from "/question.js";
 
 const form = document.getElementById("question");
 const answers = document.getElementById("answers");
 const fault = document.getElementById("fault");
 const cancel = document.getElementById("cancel");
-const compare = document.getElementById("compare");
+const others = document.getElementById("with");
+const note = document.getElementById("note");
 const LARGEST_FILE = 3_000_000;
+const ASKED = "asked";
+const MOST_ASKED = 20;
 const texts = { files: {}, launch: {} };
 let running = null;
-let comparedWith = "";
+let asked = [];
 
-/** The question of the form. */
-function questionOfForm() {
+/** The question of the form, as the button that was pressed asks it. */
+function questionOfForm(button) {
   const fields = {};
-  for (const [name, value] of new FormData(form)) {
+  for (const [name, value] of new FormData(form, button)) {
     if (typeof value === "string" && value.trim()) fields[name] = value.trim();
   }
   return { fields, files: { ...texts.files }, launch: { ...texts.launch } };
@@ -25,7 +29,7 @@ function questionOfForm() {
 /** Fill the form with a question. */
 function fill({ fields, files, launch }) {
   for (const element of form.elements) {
-    if (element.name) element.value = fields[element.name] ?? "";
+    if (element.name && element.type !== "submit") element.value = fields[element.name] ?? "";
   }
   Object.assign(texts, { files, launch });
   const more = document.getElementById("more");
@@ -49,31 +53,31 @@ function showFault(text) {
   fault.hidden = !text;
 }
 
-/** Ask a question, show its answer as it comes, and return its final document. */
+/** Ask a question, show its answer as it comes, and return its summary, or null. */
 async function ask(question, part, signal) {
   const [verb, body] = bodyOf(question);
-  for await (const { name, data, text } of eventsOf(verb, body, signal)) {
+  for await (const { name, data, text, id } of eventsOf(verb, body, signal)) {
     if (name === "progress") part.progress(data);
     else if (name === "error") part.fail(data);
-    else if (verb === "advise") {
-      part.showAdvice(data);
-      await report(text, question, part, signal);
-    } else {
-      part.showPlan(data, text);
-      await report(text, question, part, signal);
+    else {
+      const contents = CONTENTS[verb](data, text);
+      part.showContents(contents, data);
+      if (verb === "guide") part.showPage(id, "guide");
+      else await report(text, question, part, signal);
       if (data.certificate) part.offerWhatIf(() => searchWhatIf(text, question, part));
-      return data;
+      return contents.summary;
     }
   }
   return null;
 }
 
-/** Make the report of a plan and show it. */
+/** Make the report of an answer and show it. */
 async function report(plan, question, part, signal, whatIf = false) {
-  const { request: _, strategy: __, launch, ...given } = bodyOf(question)[1];
-  const body = { ...given, plan, tokens: launch ? 0 : Number(question.fields.tokens ?? 0), what_if: whatIf };
+  const [verb, { files, cluster_nodes, cluster_accelerator }] = bodyOf(question);
+  const hasTokens = ["plan", "simulate"].includes(verb);
+  const body = { files, cluster_nodes, cluster_accelerator, plan, tokens: hasTokens ? Number(question.fields.tokens ?? 0) : 0, what_if: whatIf };
   for await (const { name, data, id } of eventsOf("report", body, signal)) {
-    if (name === "answer") part.showReport(id);
+    if (name === "answer") part.showPage(id, "report");
     else if (name === "error") part.failReport(data);
     else if (whatIf) part.setStatus(data.text);
   }
@@ -84,7 +88,6 @@ async function runUntilCancelled(parts, search) {
   running?.abort();
   const controller = (running = new AbortController());
   cancel.disabled = false;
-  compare.disabled = true;
   try {
     await search(controller.signal);
   } catch (error) {
@@ -94,7 +97,6 @@ async function runUntilCancelled(parts, search) {
     if (running === controller) {
       running = null;
       cancel.disabled = true;
-      compare.disabled = false;
     }
   }
 }
@@ -107,36 +109,47 @@ function searchWhatIf(plan, question, part) {
   });
 }
 
-/** Show the answers of questions, one below the other, and compare two. */
-function answer(questions) {
-  const parts = questions.map((question) => new AnswerPart(titleOf(question)));
+/** Show the answer of a question, or of two side by side with a comparison. */
+async function answer(questions) {
+  const isPair = questions.length === 2;
+  const addresses = isPair ? await Promise.all(questions.map(async (question) => (await addressOf(question)).address)) : [];
+  const parts = questions.map((question, n) => new AnswerPart(titleOf(question), addresses[n]));
+  answers.classList.toggle("compared", isPair);
   answers.replaceChildren(...parts.map((part) => part.element));
-  return runUntilCancelled(parts, async (signal) => {
-    const documents = await Promise.all(questions.map((question, n) => ask(question, parts[n], signal)));
-    if (documents.length === 2 && documents.every(Boolean)) showComparison(questions, documents);
+  await runUntilCancelled(parts, async (signal) => {
+    const summaries = await Promise.all(questions.map((question, n) => ask(question, parts[n], signal)));
+    if (isPair && summaries.every(Boolean)) showComparison(questions, summaries);
   });
 }
 
-/** A table of two answers, side by side. */
-function showComparison(questions, documents) {
-  const columns = documents.map((one) => figuresOf(one.prediction));
-  const rows = columns[0].map(([name, text], n) => [name, text, columns[1][n][1]]);
-  const strategies = documents.map((one) => one.strategy ?? one.name);
+/** Show the figures of two answers above them. */
+function showComparison(questions, summaries) {
   const article = document.createElement("article");
-  article.append(
-    Object.assign(document.createElement("h2"), { textContent: "Side by side" }),
-    table(["", ...questions.map(titleOf)], [["Strategy", ...strategies], ...rows]),
-  );
+  const heading = Object.assign(document.createElement("h2"), { textContent: "Side by side" });
+  article.className = "comparison";
+  article.append(heading, ...sideBySide(questions.map(titleOf), summaries));
   answers.prepend(article);
 }
 
-/** Answer the question of the address, as when a link is opened or with the back button. */
+/** Add questions to those that were asked in this tab, and offer all but the first one for a comparison with it. */
+function remember(questions) {
+  const keys = questions.map(keyOf);
+  asked = [...questions, ...asked.filter((one) => !keys.includes(keyOf(one)))].slice(0, MOST_ASKED);
+  try {
+    sessionStorage.setItem(ASKED, JSON.stringify(asked));
+  } catch {
+    sessionStorage.removeItem(ASKED); // too many large files: this page alone still has them
+  }
+  const options = asked.map((one, n) => new Option(titleOf(one), n)).slice(1);
+  others.replaceChildren(new Option("no other question", ""), ...options);
+  others.value = questions.length > 1 ? "1" : "";
+  others.disabled = !options.length;
+}
+
+/** Answer the questions of the address, as when a link is opened or with the back button. */
 async function answerAddress() {
-  const question = await questionOfAddress(location.search, location.hash);
-  comparedWith = new URLSearchParams(location.search).get("with") ?? "";
-  fill(question);
-  const questions = [question];
-  if (comparedWith) questions.push(await questionOfAddress(comparedWith, ""));
+  const questions = await questionsOfAddress(location.search, location.hash);
+  fill(questions[0]);
   answers.replaceChildren();
   if (questions.every(isComplete)) await tryAnswer(questions);
 }
@@ -149,29 +162,30 @@ async function tryAnswer(questions) {
     showFault(error.message);
     return;
   }
+  remember(questions);
   await answer(questions);
 }
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const question = questionOfForm();
+  const question = questionOfForm(event.submitter);
   if (!isComplete(question)) {
     showFault("Give a model, a cluster, the sequence length and the global batch, or a launch script.");
     return;
   }
-  const { address, isWhole } = await addressOf(question, comparedWith);
+  const other = others.value ? asked[others.value] : null;
+  const questions = other && keyOf(other) !== keyOf(question) ? [question, other] : [question];
+  const { address, isWhole } = await addressOf(...questions);
   history.pushState(null, "", address);
-  document.getElementById("copied").textContent = isWhole
+  note.textContent = isWhole
     ? "The address of this page is the question: share it."
     : "The files are too long for the address; the link has the rest of the question.";
-  const others = comparedWith ? [await questionOfAddress(comparedWith, "")] : [];
-  await tryAnswer([question, ...others]);
+  await tryAnswer(questions);
 });
+
 cancel.addEventListener("click", () => running?.abort());
-compare.addEventListener("click", () => {
-  comparedWith = new URLSearchParams(questionOfForm().fields).toString();
-  document.getElementById("copied").textContent = "Change the form and ask again: both answers are shown.";
-  document.getElementById("model").focus();
+others.addEventListener("change", () => {
+  form.requestSubmit(form.querySelector(asked[0].fields.ask === "guide" ? "#guide" : "#ask"));
 });
 document.getElementById("examples").addEventListener("click", (event) => {
   if (event.target.dataset.cluster) document.getElementById("cluster").value = event.target.dataset.cluster;
@@ -230,5 +244,10 @@ async function fillLists() {
   }
 }
 
+try {
+  asked = JSON.parse(sessionStorage.getItem(ASKED) ?? "[]");
+} catch {
+  asked = [];
+}
 fillLists();
 answerAddress();
