@@ -84,7 +84,7 @@ class ServingFacts:
     def simulated(
         self, deployment: str, *, concurrency: int = 0, prompt: int = 0
     ) -> SimulatedDeployment:
-        """The cached simulation of a deployment text; 0 = the request's own load or prompt length."""
+        """Cached simulation of a deployment text; 0 = the request's own load or prompt length."""
         request = replace(self.request, deployment=deployment)
         if concurrency:
             request = replace(request, concurrency=concurrency)
