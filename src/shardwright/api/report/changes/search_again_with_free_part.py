@@ -45,8 +45,8 @@ def plan_if_free(
     if part not in REMOVABLE_PARTS:
         return None
     free = with_free_part(step.problem, part)
-    same_plan_s = simulate_plan(free, step.plan).step_time_s
-    step_s, strategy, searched = same_plan_s, SAME_PLAN, is_proven_grid_search(saved)
+    searched = is_proven_grid_search(saved)
+    best = None
     if searched and not _stays_best(saved, part):
         request = saved.request
         facts = facts_of(step.problem)
@@ -62,14 +62,19 @@ def plan_if_free(
             progress=progress,
         )
         best, *_ = found.outcome.ranked
-        step_s = best.step_time_s
-        if best.grid != saved.grid:
-            strategy = print_grid(best.grid)
+    same_plan = best is None or best.grid == saved.grid
+    # The search has simulated the stored plan where it is the best.
+    same_plan_s = (
+        best.step_time_s
+        if best is not None and same_plan
+        else simulate_plan(free, step.plan).step_time_s
+    )
+    step_s = same_plan_s if best is None else best.step_time_s
     return PlanIfFree(
         step_s=step_s,
         gain=1.0 - step_s / saved.prediction.step_time_s,
         same_plan_s=same_plan_s,
-        strategy=strategy,
+        strategy=SAME_PLAN if best is None or same_plan else print_grid(best.grid),
         searched=searched,
     )
 
