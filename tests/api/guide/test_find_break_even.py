@@ -36,23 +36,23 @@ def test_the_change_is_between_the_two_values(values: list[int], data: st.DataOb
         BreakEvenQuestion(
             axis="global batch",
             values=tuple(values),
-            request_at=lambda value: replace(REQUEST, global_batch=int(value)),
+            request_at=lambda value: replace(REQUEST, global_batch=value),
             has=lambda grid: grid.pp > 1,
             change="A pipeline",
         ),
         searches,
     )
     assert searches.count == len(values)
+    sides = [(side.value, side.has) for side in found.sides]
     if 0 < change < len(values):
-        assert (found.below, found.above) == (values[change - 1], values[change])
-        assert found.is_true_above is above
+        assert sides == [(values[change - 1], not above), (values[change], above)]
         assert (f"up to {values[change - 1]:,} seq" in found.sentence) is not above
         assert (f"from {values[change]:,} seq" in found.sentence) is above
     elif (change == 0) is above:
-        assert (found.below, found.above) == (None, values[0])
+        assert sides == [(values[0], True)]
         assert "already at" in found.sentence
     else:
-        assert (found.below, found.above) == (values[-1], None)
+        assert sides == [(values[-1], False)]
         assert "at no searched value" in found.sentence
 
 
@@ -62,11 +62,11 @@ def test_the_change_is_between_the_two_values(values: list[int], data: st.DataOb
         ("sequence length", 131072, "131,072 tokens"),
         ("global batch", 1, "1 sequence a step"),
         ("devices", 2, "2 devices"),
-        ("network of a device", 35e9, "35 GB/s of a device's network"),
-        ("memory of a device", 1.5 * 2**36, "96 GiB of a device's memory"),
+        ("network of a device", 35 * 10**9, "35 GB/s of a device's network"),
+        ("memory of a device", 3 * 2**35, "96 GiB of a device's memory"),
         ("requests in flight", 1024, "1,024 requests in flight"),
         ("prompt", 128, "128 prompt tokens"),
     ],
 )
-def test_a_value_has_its_number_and_unit(axis: str, value: float, text: str) -> None:
+def test_a_value_has_its_number_and_unit(axis: str, value: int, text: str) -> None:
     assert BREAK_EVEN_AXES[axis].text(value) == text

@@ -126,12 +126,12 @@ def require_true_break_even(rule: Rule) -> None:
     found = rule.break_even
     if found is None:
         return
-    for value, side in ((found.below, found.plan_below), (found.above, found.plan_above)):
-        assert (value is None) == (side is None)
-        if value is not None:
-            assert BREAK_EVEN_AXES[found.axis].text(value) in found.sentence
-    if found.below is not None and found.above is not None:
-        assert found.below < found.above
+    for side in found.sides:
+        assert BREAK_EVEN_AXES[found.axis].text(side.value) in found.sentence
+    if len(found.sides) == 2:
+        below, above = found.sides
+        assert below.value < above.value
+        assert below.has is not above.has
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,15 +166,8 @@ def fields_of(request: object) -> dict[str, object]:
 def test_break_evens_have_the_property_on_one_side_alone(name: str) -> None:
     for rule in guide_of(name).rules:
         found = rule.break_even
-        if found is None:
-            continue
-        two_sided = found.below is not None and found.above is not None
-        for side, expected in (
-            (found.plan_above, found.is_true_above if two_sided else True),
-            (found.plan_below, not found.is_true_above if two_sided else False),
-        ):
-            if side is not None:
-                assert has_property(rule.name, side.strategy, CANONICAL[name]) is expected, rule
+        for side in () if found is None else found.sides:
+            assert has_property(rule.name, side.plan.strategy, CANONICAL[name]) is side.has, rule
 
 
 def has_property(rule: str, strategy: str, request: Request) -> bool:
@@ -211,9 +204,7 @@ def test_both_sides_of_a_break_even_are_planned_again(
     """The command beside each plan finds it: one break-even of each axis, all in a proof."""
     found = [rule.break_even for rule in guide_of(name).rules if rule.break_even is not None]
     chosen = found if in_proof() else {one.axis: one for one in found}.values()
-    for side in (side for one in chosen for side in (one.plan_below, one.plan_above)):
-        if side is None:
-            continue
+    for side in (side.plan for one in chosen for side in one.sides):
         verb, *words = shlex.split(side.command)[1:]
         assert verb == "plan"
         code = run([verb, *words, "--json"])
@@ -249,7 +240,7 @@ def test_both_sides_of_a_serving_break_even_are_simulated_again(
     assert rules
     for rule in rules:
         assert rule.break_even is not None
-        sides = [p for p in (rule.break_even.plan_below, rule.break_even.plan_above) if p]
+        sides = [side.plan for side in rule.break_even.sides]
         for side in sides:
             assert run([*shlex.split(side.command)[1:], "--json"]) == 0
             metrics = json.loads(capsys.readouterr().out)["metrics"]
@@ -265,33 +256,32 @@ def test_a_simulated_break_even_is_where_the_faster_deployment_changes() -> None
     )
     found = rule.break_even
     assert found is not None
-    assert found.below is not None
-    assert found.above is not None
     request = ServingRequest(
         model=SERVED[0][0], cluster=SERVED[0][1], isl="4096", osl="512", concurrency=64
     )
     facts = serving_facts(request, prompt=4096, answer=512)
-    for load, narrow_is_faster in ((found.below, False), (found.above, True)):
+    assert [side.has for side in found.sides] == [False, True]
+    for side in found.sides:
         narrow, wide = (
-            facts.simulated(text, concurrency=int(load)).tokens_per_s
+            facts.simulated(text, concurrency=side.value).tokens_per_s
             for text in ("agg 8x(tp1)", "agg 1x(tp8)")
         )
-        assert (narrow > wide) is narrow_is_faster
+        assert (narrow > wide) is side.has
 
 
 def test_the_knee_is_where_twice_the_requests_gain_less_than_the_root_of_two() -> None:
     rule = next(rule for rule in serving_guide_of(*SERVED[0]).rules if rule.name == "batch_knee")
     found = rule.break_even
     assert found is not None
-    assert found.above == 2 * (found.below or 0)
-    deployment = found.plan_above.strategy if found.plan_above else ""
+    few, many = found.sides
+    assert many.value == 2 * few.value
     request = ServingRequest(
         model=SERVED[0][0], cluster=SERVED[0][1], isl="4096", osl="512", concurrency=64
     )
     facts = serving_facts(request, prompt=4096, answer=512)
     below, above, twice = (
-        facts.simulated(deployment, concurrency=int(load)).tokens_per_s
-        for load in (found.below or 0, found.above or 0, 2 * (found.above or 0))
+        facts.simulated(many.plan.strategy, concurrency=load).tokens_per_s
+        for load in (few.value, many.value, 2 * many.value)
     )
     assert above / below >= 2**0.5 > twice / above
 

@@ -209,10 +209,9 @@ def test_51_width_of_workers() -> None:
 def test_52_data_parallel_attention_by_load() -> None:
     """It pays from the guide's break-even on, at the latest at 256 requests in flight."""
     found = serving_break_even("tensor_or_data_attention", "deepseek-v3", "h200-sxm:8", 760, 460)
-    assert found.is_true_above
-    assert found.below is not None
-    assert found.above is not None
-    assert found.above <= 256
+    below, above = found.sides
+    assert (below.has, above.has) == (False, True)
+    assert above.value <= 256
     few = facts_of("deepseek-v3", "h200-sxm:8", 760, 460, 8)
     data, tensor = (few.simulated(f"agg 1x({text})").answer for text in ("dpa8 ep8", "tp8"))
     assert data is not None

@@ -79,11 +79,11 @@ def test_devices_on_which_a_model_that_does_not_fit_fits() -> None:
     assert question is not None
     assert question.values == (1, 2, 4, 8, 16, 32, 64)
     found = find_break_even(question, PlanSearches())
-    assert found.plan_below is not None
-    assert found.plan_above is not None
-    assert found.plan_below.strategy == ""
-    assert found.plan_above.strategy
-    assert found.sentence.startswith(f"A plan fits from {found.above:,} devices on")
+    below, above = found.sides
+    assert (below.has, below.plan.strategy) == (False, "")
+    assert above.has
+    assert above.plan.strategy
+    assert found.sentence.startswith(f"A plan fits from {above.value:,} devices on")
 
 
 @pytest.mark.parametrize(

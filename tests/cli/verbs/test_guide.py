@@ -56,6 +56,9 @@ def test_each_number_of_the_page_is_of_the_document(
     document = json.loads(capsys.readouterr().out)
     require_numbers_of_document(page.read_text(), document)
     assert document["schema"] == "shardwright.guide"
+    for rule in document["rules"]:
+        for side in rule["break_even"]["sides"] if rule["break_even"] else ():
+            assert side["plan"]["command"] in page.read_text(), rule["name"]
     assert run([*CASES[case], "-o", str(tmp_path / "guide.json"), "--quiet"]) == code
     assert json.loads((tmp_path / "guide.json").read_text()) == document
     assert capsys.readouterr().out.count("\n") == 1

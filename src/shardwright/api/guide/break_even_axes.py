@@ -14,14 +14,12 @@ class BreakEvenAxis:
     """An axis of break-evens: the unit of its values in JSON, and a value's text with its unit."""
 
     unit: str
-    text: Callable[[float], str]
+    text: Callable[[int], str]
 
 
 def _counted(one: str, many: str) -> BreakEvenAxis:
     """Axis of whole numbers, with the words for one and for many."""
-    return BreakEvenAxis(
-        unit=many, text=lambda value: f"{value:,.0f} {one if value == 1 else many}"
-    )
+    return BreakEvenAxis(unit=many, text=lambda value: f"{value:,} {one if value == 1 else many}")
 
 
 BREAK_EVEN_AXES: Final[Mapping[str, BreakEvenAxis]] = {

@@ -9,7 +9,11 @@ from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
-from shardwright.report.page.view_data.guide_rules_and_verdicts import BreakEven, GuidePlan
+from shardwright.report.page.view_data.guide_rules_and_verdicts import (
+    BreakEven,
+    BreakEvenSide,
+    GuidePlan,
+)
 
 if TYPE_CHECKING:
     from shardwright.api.guide.search_cached_plans import PlanSearches
@@ -21,11 +25,11 @@ def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> Brea
     A value at which nothing fits does not have the property.
     """
 
-    def best_at(value: float) -> BestPlan:
+    def best_at(value: int) -> BestPlan:
         """The best plan at a value of the axis."""
         return searches.best(question.request_at(value))
 
-    def has(value: float) -> bool:
+    def has(value: int) -> bool:
         """True if the best plan at a value has the property."""
         grid = best_at(value).grid
         return grid is not None and question.has(grid)
@@ -42,11 +46,11 @@ def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> Brea
 
 def bisect_break_even(
     axis: str,
-    values: Sequence[float],
+    values: Sequence[int],
     change: str,
     *,
-    has: Callable[[float], bool],
-    plan_at: Callable[[float], GuidePlan],
+    has: Callable[[int], bool],
+    plan_at: Callable[[int], GuidePlan],
     is_late: Callable[[], bool],
 ) -> BreakEven:
     """Neighbouring values between which a property of plans changes, or the end where it does not.
@@ -69,19 +73,18 @@ def bisect_break_even(
         """Number of the value in the middle; None between neighbours or after the time limit."""
         return None if high - low < 2 or is_late() else (low + high) // 2
 
-    below: float | None = None
-    above: float | None = None
+    places: tuple[int, ...]
     if at_first and at_last:
-        above = values[0]
-        sentence = f"{change} already at {text(above)}."
+        places = (0,)
+        sentence = f"{change} already at {text(values[0])}."
     elif not (at_first or at_last):
-        below = values[last]
-        sentence = f"{change}: at no searched value up to {text(below)}."
+        places = (last,)
+        sentence = f"{change}: at no searched value up to {text(values[last])}."
     else:
-        low, high = bisect_change(
+        places = bisect_change(
             0, last, middle_of=middle_of, is_changed=lambda place: has(values[place]) is at_last
         )
-        below, above = values[low], values[high]
+        below, above = (values[place] for place in places)
         sentence = (
             f"{change} from {text(above)} on, and not at {text(below)}."
             if at_last
@@ -91,10 +94,9 @@ def bisect_break_even(
         axis=axis,
         unit=BREAK_EVEN_AXES[axis].unit,
         change=change,
-        is_true_above=at_last,
-        below=below,
-        above=above,
-        plan_below=None if below is None else plan_at(below),
-        plan_above=None if above is None else plan_at(above),
+        sides=tuple(
+            BreakEvenSide(value=value, has=has(value), plan=plan_at(value))
+            for value in (values[place] for place in places)
+        ),
         sentence=sentence,
     )

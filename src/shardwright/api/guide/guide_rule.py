@@ -17,15 +17,15 @@ class BreakEvenQuestion:
 
     Args:
         axis: name of the axis, of `BREAK_EVEN_AXES`.
-        values: values in ascending order, in the unit of the axis.
+        values: whole numbers in ascending order, in the unit of the axis.
         request_at: request with a value of the axis.
         has: the property of a plan.
         change: the property in words.
     """
 
     axis: str
-    values: tuple[float, ...]
-    request_at: Callable[[float], Request]
+    values: tuple[int, ...]
+    request_at: Callable[[int], Request]
     has: Callable[[Grid], bool]
     change: str
 

@@ -168,8 +168,8 @@ def _break_even(question: ServingBreakEvenQuestion) -> BreakEven:
         question.axis,
         question.values,
         question.change,
-        has=lambda value: question.has(question.simulated_at(int(value))),
-        plan_at=lambda value: deployment_plan(question.simulated_at(int(value))),
+        has=lambda value: question.has(question.simulated_at(value)),
+        plan_at=lambda value: deployment_plan(question.simulated_at(value)),
         is_late=lambda: False,
     )
 

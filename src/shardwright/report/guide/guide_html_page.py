@@ -18,6 +18,14 @@ FORMULAS: Final = (
     Column(field="unit", heading="Unit"),
     Column(field="source", heading="Source"),
 )
+FORM_OF_UNIT: Final = {"bytes": "bytes", "bytes/s": "gigabytes_per_s"}
+"""Format of a break-even's values by their unit; others are whole numbers."""
+SIDES: Final = (
+    Column(field="has", heading="Property", form="yes_no"),
+    Column(field="plan/step_s", heading="Step", form="seconds"),
+    Column(field="plan/strategy", heading="Plan"),
+    Column(field="plan/command", heading="Command"),
+)
 CHOICES: Final = (
     Column(field="choice", heading="Choice"),
     Column(field="loss", heading="Time against the best plan", form="signed_percent"),
@@ -81,7 +89,7 @@ def _rule_view(document: Any, place: int) -> View:
         ),
         tables=(
             partial(_append_tables, at=at, rule=rule)
-            if rule["formulas"] or (verdict is not None and verdict["others"])
+            if rule["formulas"] or rule["break_even"] or (verdict and verdict["others"])
             else None
         ),
         tables_open=True,
@@ -89,10 +97,22 @@ def _rule_view(document: Any, place: int) -> View:
 
 
 def _append_tables(parent: Element, document: Any, *, at: str, rule: Any) -> None:
-    """Append the tables of a rule's formulas and of the other choices of its verdict, if any."""
+    """Append a rule's tables: formulas, other choices of its verdict, sides of its break-even."""
     if rule["formulas"]:
         append_table(parent, document, f"{at}/formulas", FORMULAS, caption="Formulas")
     if rule["verdict"] is not None and rule["verdict"]["others"]:
         append_table(
             parent, document, f"{at}/verdict/others", CHOICES, caption="Other choices, searched"
+        )
+    if rule["break_even"] is not None:
+        form = FORM_OF_UNIT.get(rule["break_even"]["unit"], "count")
+        append_table(
+            parent,
+            document,
+            f"{at}/break_even/sides",
+            (
+                Column(field="value", heading=rule["break_even"]["axis"].capitalize(), form=form),
+                *SIDES,
+            ),
+            caption="Both sides of the break-even: whether the plan has the property",
         )

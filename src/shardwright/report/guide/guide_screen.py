@@ -80,9 +80,8 @@ def _rule_parts(rule: Rule) -> Iterator[RenderableType]:
         yield from _verdict_parts(rule.verdict)
     if rule.break_even is not None:
         yield WrappedText(Text(rule.break_even.sentence))
-        for plan in (rule.break_even.plan_below, rule.break_even.plan_above):
-            if plan is not None:
-                yield _indented_plan(plan)
+        for side in rule.break_even.sides:
+            yield _indented_plan(side.plan)
     for note in rule.notes:
         yield WrappedText(Text(note))
 

@@ -41,7 +41,7 @@ def batch_question(
     return BreakEvenQuestion(
         axis="global batch",
         values=tuple(least * factor for factor in powers_of_two(1, 64)),
-        request_at=lambda batch: replace(request, global_batch=int(batch)),
+        request_at=lambda batch: replace(request, global_batch=batch),
         has=has,
         change=change,
     )
@@ -60,7 +60,7 @@ def length_question(
     return BreakEvenQuestion(
         axis="sequence length",
         values=LENGTHS,
-        request_at=lambda length: request_of_length(request, int(length)),
+        request_at=lambda length: request_of_length(request, length),
         has=has,
         change=change,
     )
@@ -86,7 +86,7 @@ def device_question(
     return BreakEvenQuestion(
         axis="devices",
         values=tuple(valid),
-        request_at=lambda count: valid[int(count)],
+        request_at=valid.__getitem__,
         has=has,
         change=change,
     )
@@ -149,11 +149,11 @@ def _factor_question(
     axis, request = AXES[name], with_pins(facts.request, pins)
     assert axis.amount is not None
     own = axis.amount(facts.problem.cluster, {})
-    factors = {own * factor: factor for factor in usual_values(facts.request, axis, {})}
+    factors = {round(own * factor): factor for factor in usual_values(facts.request, axis, {})}
     if request is None or len(factors) < 2:
         return None
 
-    def with_amount(amount: float) -> Request:
+    def with_amount(amount: int) -> Request:
         """The request on a cluster with an amount of the quantity."""
         return request_at(request, axis, factors[amount], {})
 

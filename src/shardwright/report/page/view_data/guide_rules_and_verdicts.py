@@ -120,30 +120,32 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEvenSide:
+    """A value of a break-even's axis: the best plan there, and whether it has the property."""
+
+    value: int
+    has: bool
+    plan: GuidePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
     """Where the best plan changes along an axis, with the searched plans on either side.
 
     Args:
         axis: name of the axis, such as ``sequence length`` or ``network of a device``.
-        unit: unit of `below` and `above`.
+        unit: unit of the sides' values.
         change: property of the best plan that changes along the axis.
-        is_true_above: True if the plan has the property at `above` and not at `below`, False if it
-            is the other way round.
-        below, above: the neighbouring searched values of the axis. Where both ends of the axis have
-            the property, `above` is the first value and `below` is None; where neither has it,
-            `below` is the last value and `above` is None.
-        plan_below, plan_above: the best plans there.
+        sides: the neighbouring searched values between which it changes, ascending. Where it does
+            not change there is one: the first value of the axis if both ends have the property, the
+            last value if neither has it.
         sentence: the break-even in a sentence.
     """
 
     axis: str
     unit: str
     change: str
-    is_true_above: bool
-    below: float | None
-    above: float | None
-    plan_below: GuidePlan | None
-    plan_above: GuidePlan | None
+    sides: tuple[BreakEvenSide, ...]
     sentence: str
 
 
