@@ -40,10 +40,10 @@ that every process compiles its own.
 """
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 NUMBA_RELEASES = ("0.68",)
-"""Releases of numba whose private classes `compiled_parts` and `compiled_references` use. The
-extra `dev` pins the same release, because the extension of built kernels is made with them. At run
-time any other release works: it gives the same results, and takes 12 % more CPU time to compile the
-kernels of a first plan (9.6 against 8.6 s) and 6 % more in each later plan (1.66 against 1.56 s).
+"""Releases of numba whose private classes `numba_part_compiler` and `numba_tuples_by_reference`
+use. The extra `dev` pins the same release, because the extension of built kernels is made with
+them. Any other release gives the same results, and takes 12 % more CPU time to compile the kernels
+of a first plan (9.6 against 8.6 s) and 6 % more in each later plan (1.66 against 1.56 s).
 """
 _numba: Any = None
 _parts: Any = None
@@ -280,7 +280,7 @@ def allocation_free(function: _F) -> _F:
 def by_reference(named_tuple: _C) -> _C:
     """Class decorator: compiled functions pass this NamedTuple of arrays by reference.
 
-    By value it would be hundreds of numbers (`compiled_references`).
+    By value it would be hundreds of numbers (`numba_tuples_by_reference`).
     """
     if _references is not None:
         _references.by_reference(named_tuple)
@@ -294,7 +294,7 @@ def inner(function: _F) -> _F:
 
     It makes no arrays, and a call from Python crashes: the entry point for Python is most of a
     small function's compile time. Its machine code is made and kept within its callers'
-    (`compiled_parts`).
+    (`numba_part_compiler`).
     """
     if form == "built":
         return cast(

@@ -28,7 +28,7 @@ def compare(
     Args:
         request: values that all strategies and clusters share; its cluster is ignored.
         tokens: tokens of the training run; 0 = not known.
-        prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
+        prices: dollars a device-hour, see `hardware.catalog.list_prices.cluster_prices`.
 
     Raises:
         ShardwrightError: as `simulate_best_plan` and `simulation`; the message names

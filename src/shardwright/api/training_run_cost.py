@@ -17,7 +17,7 @@ def with_training_cost(
     """Add seconds and dollars of training on `tokens` (0 = not known) to a simulated strategy.
 
     Args:
-        prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
+        prices: dollars a device-hour, see `hardware.catalog.list_prices.cluster_prices`.
     """
     cluster = problem_of(simulation.request).cluster
     device_prices, spending = cluster_prices(cluster, prices), simulation.prediction.spending

@@ -81,7 +81,7 @@ class DocumentModel(Generic[T]):
     """Strict pydantic model of a dataclass, made when the first file is read.
 
     Args:
-        names: see `dataclass_schemas.Names`.
+        names: see `dataclass_to_json.Names`.
         limits: see `Limits`.
         checks: validators of a class's field, after its type.
         sparse: further classes whose fields have their defaults where a document leaves them out.

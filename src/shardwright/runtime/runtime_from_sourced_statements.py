@@ -1,6 +1,6 @@
 """Constructors of training runtimes, from statements alone or from a base runtime and changes.
 
-See `statements.FactSchema`.
+See `build_from_sourced_statements.FactSchema`.
 """
 
 from __future__ import annotations

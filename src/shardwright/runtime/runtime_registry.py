@@ -93,7 +93,7 @@ def load_runtime(text: str) -> Runtime:
 
     Raises:
         RuntimeModelError: an unknown name (the hint has the nearest), or an option that the runtime
-            does not offer (see `options.runtime_with_options`).
+            does not offer (see `list_and_set_runtime_options.runtime_with_options`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()

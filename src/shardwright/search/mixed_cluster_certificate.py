@@ -23,7 +23,7 @@ class Subspace:
         sharded: True = plans with a lane that shards gradients or parameters among its own
             replicas; False = plans without such a lane.
         alone: of the plans with such a lane, those with a single lane; False = with several lanes.
-        sole: classes of pools (`stages.shared_layer_synchronisation`) each of which alone holds
+        sole: classes of pools (`stages.cross_pool_reduction_bound`) each of which alone holds
             some layer of every replica; several classes hold each other layer. None = any classes.
     """
 

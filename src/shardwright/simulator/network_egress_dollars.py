@@ -21,7 +21,7 @@ def egress_usd(problem: Problem, simulated: SimulatedPlan) -> float:
     The bytes that each class's first device sends over zone links count for all its devices. A
     message has the price of the link between its two zones. Group traffic over several zones has
     the price of the most expensive link from the sender's zone to a zone of the group. Traffic that
-    `network_traffic.plan_traffic` leaves out is left out.
+    `bytes_sent_by_device_class.plan_traffic` leaves out is left out.
     """
     cluster = problem.cluster
     price_of_link = {

@@ -2,8 +2,8 @@
 
 Importing typer, and what it brings, takes as long as all modules of a plan. A verb that declares
 its parameters with this module is read here where every word is plainly one of its arguments,
-options or values; help, errors and everything unusual go to typer (`typer_command`), which gets the
-same declarations. So a command line means the same whichever of the two reads it.
+options or values; help, errors and everything unusual go to typer (`parse_with_typer`), which gets
+the same declarations. So a command line means the same whichever of the two reads it.
 """
 
 from __future__ import annotations

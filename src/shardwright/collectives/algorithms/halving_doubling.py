@@ -3,8 +3,8 @@
 log2(m_k) steps on tier k.
 
 Legal where the group's size is a power of two. Partners are nearest in the step that moves most, so
-bytes are as in `nested_tiers`: V/2, V/4, ... from the island outward. Left out: the fold that other
-sizes need.
+bytes are as in `tier_nested_cost`: V/2, V/4, ... from the island outward. Left out: the fold that
+other sizes need.
 
 Source: Thakur, Rabenseifner & Gropp 2005 (IJHPCA 19), sections 4.1 (recursive doubling), 4.4
 (recursive halving) and 4.5 (Rabenseifner's all_reduce); section numbers from memory.

@@ -1,6 +1,6 @@
 """Hierarchical all-reduce, all-gather and reduce-scatter: a ring on each network tier.
 
-m_k - 1 steps; bytes as in `nested_tiers`.
+m_k - 1 steps; bytes as in `tier_nested_cost`.
 
 Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
 """

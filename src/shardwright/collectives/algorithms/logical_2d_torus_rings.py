@@ -3,9 +3,9 @@
 The members of each tier in a grid x * y = m_k.
 
 (x - 1) + (y - 1) steps on tier k, x the largest divisor of m_k up to its root; bytes as in
-`nested_tiers`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers
-of a million members or more. For one tier this is the published algorithm; more tiers nest. Left
-out: both directions of the grid busy at the same time (true torus networks).
+`tier_nested_cost`. A prime m_k keeps its ring, and so do units that do not divide the group and
+tiers of a million members or more. For one tier this is the published algorithm; more tiers nest.
+Left out: both directions of the grid busy at the same time (true torus networks).
 
 Source: Mikami et al. 2018 (arXiv:1811.05233), section 2.2 (number from memory): reduce_scatter
 along rows, all_reduce along columns, all_gather along rows.

@@ -48,7 +48,7 @@ def decode_columns(
     rows = queries x heads / kv_heads: GEMM rows of a cached key. Where the device has a table of
     the library's kernel, it gives e and the start by sequences, key heads and rows; f then is 1
     (the table includes how much less is reached). Keys and values that are one latent
-    (`Latent`: value elements are part of the key's) are read once.
+    (`LatentSizes`: value elements are part of the key's) are read once.
 
     A window is not applied here: its K is the sum of min(context, window). Neither is a sparse
     selection.
@@ -60,7 +60,7 @@ def decode_columns(
     engine's are not.
 
     Args:
-        shape: of the core, or absorbed (`Latent.core`).
+        shape: of the core, or absorbed (`LatentSizes.core`).
         kv: format of the cache.
         heads, kv_heads: of this device.
         sequences: (n,).

@@ -58,7 +58,7 @@ def dispatch_and_combine_seconds(
         GATHERED      all_gather and reduce_scatter of tokens x members x hidden
         ALL_TO_ALL    all_to_all of tokens x topk x hidden, both ways
         LOW_LATENCY   `collectives.algorithms.engine_all_to_all`, tokens x topk x hidden
-        NORMAL        hops latency_0 + `grid_groups.dispatch_seconds`, tokens x topk x hidden
+        NORMAL        hops latency_0 + `expert_dispatch_seconds`, tokens x topk x hidden
         ONE_SIDED     `collectives.algorithms.engine_all_to_all`,
                       tokens x devices reached x hidden; NORMAL where a group leaves the island
 
@@ -70,7 +70,7 @@ def dispatch_and_combine_seconds(
         tokens: of each member.
         span: the groups.
         sent, returned: bytes of an element in dispatch (1 in 8 bits) and in combine.
-        groups: see `grid_groups.dispatch_seconds`.
+        groups: see `expert_dispatch_seconds.dispatch_seconds`.
 
     Leaves out: members with more tokens than others (scale `tokens`), scales beside narrow
     elements, multiprocessors that kernels hold. Source: tables of aiconfigurator-core 0.12.0

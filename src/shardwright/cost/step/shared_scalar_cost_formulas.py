@@ -1,7 +1,7 @@
 """Scalar cost terms that the bounds and the pricing of a single plan share.
 
 Compiled, so that both use the same code. Terms without a compiled entry point for Python are called
-from there as they are written (`compiled.python_form`).
+from there as they are written (`kernel_compilation.python_form`).
 """
 
 from __future__ import annotations

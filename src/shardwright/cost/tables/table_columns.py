@@ -74,7 +74,7 @@ class LayerTable:
         logits_blocks: (n,) the allocator's blocks of them.
         overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator.
         border: (streams, tiers, n) seconds of one send across a tier, of each of the model's
-            streams (`layers_by_chunk.BlockFacts`): of a teacher's where that takes longer.
+            streams (`pipeline_chunk_layout.BlockFacts`): of a teacher's where that takes longer.
     """
 
     seconds: FloatArray
@@ -115,7 +115,7 @@ class MeshTable:
         host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and
             host, all states offloaded.
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see
-            `scale_reductions`).
+            `fp8_scale_reductions`).
         gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end
             (`Runtime.gradient_passes`).
         table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained

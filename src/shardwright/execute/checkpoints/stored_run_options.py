@@ -15,7 +15,7 @@ from shardwright.errors import OutputError
 
 FILE: Final = "run.json"
 FACTS: Final = "facts"
-"""Key of a run's facts in the file (`launch.resumed_run_facts`)."""
+"""Key of a run's facts in the file (`launch.compare_run_facts_on_resume`)."""
 KEPT: Final = (
     *(
         "weights",
@@ -86,7 +86,7 @@ def store_options(folder: Path, options: Mapping[str, Any], *, facts: Mapping[st
     """Write options and facts of a run beside its checkpoints, atomically.
 
     Args:
-        facts: the facts of `launch.resumed_run_facts.facts_of`.
+        facts: the facts of `launch.compare_run_facts_on_resume.facts_of`.
 
     Raises:
         OutputError: the folder cannot be written to.

@@ -76,7 +76,7 @@ def lane_balances(
 ) -> tuple[LaneBalance | None, ...]:
     """By lane, devices that count router tokens, add counts and read sums; None without routers.
 
-    Routers of different shapes are rejected where the loss is computed (`training.router_checks`).
+    `training.unsupported_router_settings` rejects routers of different shapes.
 
     Args:
         length: number of positions of the text.

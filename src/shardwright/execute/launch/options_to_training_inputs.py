@@ -98,8 +98,8 @@ def native_grid(
 
     Raises:
         StrategyError: native.grid if no grid describes the plan; others of
-        `native.supported_grids`. UsageError: a trace would have other actions than the plan; ranks
-        share a GPU.
+        `native.grids_that_torch_can_run`. UsageError: a trace would have other actions than the
+        plan; ranks share a GPU.
     """
     grid_and_order = grid_form(plan, model=problem.model)
     if grid_and_order is None:

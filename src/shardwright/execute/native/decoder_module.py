@@ -237,7 +237,7 @@ class EmbeddingLookup(nn.Module):  # type: ignore[misc]
 def _operator_module(
     operator: Operator, *, settings: Settings, context: ContextParallelism, again: bool
 ) -> nn.Module:
-    """Create the module of an operator of a kind that `supported_grids` accepts."""
+    """Create the module of an operator of a kind that `grids_that_torch_can_run` accepts."""
     match operator.kind:
         case OperatorKind.LINEAR:
             return NativeProjection(operator)

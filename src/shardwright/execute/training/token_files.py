@@ -44,7 +44,7 @@ def open_rows(
     Raises:
         DataError: no file, or another sequence than the job's; not such a file; another dtype than
         in its description; shorter than a batch; a token outside the vocabulary; images that do not
-        fit (`image_files`). The error names the file, the number and the remedy.
+        fit (`image_arrays_and_patches`). The error names the file, the number and the remedy.
     """
     paths = {TEXT: files} if isinstance(files, Path) else dict(files)
     lengths = {s.name: s.tokens for s in job.sequences}

@@ -1,8 +1,6 @@
 """Transport for all devices of a plan in one process: it answers requests and finds deadlocks.
 
 The proofs of plans use it.
-
-The proofs of plans use it.
 """
 
 from __future__ import annotations

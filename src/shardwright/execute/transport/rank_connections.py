@@ -3,7 +3,8 @@
 A message is a header (sender, receiver, a digest of the key, dtype, bytes) and its bytes. One
 thread for each source rank receives messages when they arrive, so that sends never wait, receives
 need no agreement on order, and data arrives while the devices compute. Without a backend, tensors
-of an accelerator pass through host memory; with a backend (`group_collectives`) only headers do.
+of an accelerator pass through host memory; with a backend (`torch_distributed_collectives`) only
+headers do.
 """
 
 from __future__ import annotations

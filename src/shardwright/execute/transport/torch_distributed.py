@@ -1,7 +1,7 @@
 """Transport between devices on the ranks of torch.distributed.
 
 Requests become messages over gloo (`rank_connections`) or, with a backend, its collectives
-(`group_collectives`).
+(`torch_distributed_collectives`).
 """
 
 from __future__ import annotations

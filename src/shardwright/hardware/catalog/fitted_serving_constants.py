@@ -1,7 +1,7 @@
 """Fitted constants of serving that no kernel table gives, with prior, range and owner of each.
 
 Each is owned by a host, a fabric or an accelerator family; none by a model, an engine or a version.
-Values come from `validation.serving.fit` over published runs (docs/serving-accuracy.md);
+Values come from `validation.serving.fit_constants` over published runs (docs/serving-accuracy.md);
 `DECLARED_SERVING` has the value of each before any run was seen, and its physical limits.
 """
 

@@ -28,8 +28,8 @@ from shardwright.hardware.profile.measured_rates import (
 )
 from shardwright.units import GIB, GIGA
 
-# The 80th percentile of a half-normal over its 90th: `achieved_rates.fitted_gemm` uses the same
-# factor for the interval of a fit's p90.
+# The 80th percentile of a half-normal over its 90th: `achieved_gemm_attention_rates.fitted_gemm`
+# uses the same factor for the interval of a fit's p90.
 _HALF_WIDTH_OF_P90: Final = 0.78
 _ISLAND_KINDS: Final = ("all_gather", "reduce_scatter")
 _NO_LINK: Final = Origin(

@@ -2,9 +2,9 @@
 
 Pieces that have the same holders and the same consumers are one (`layout_pieces`); sets of
 devices that exchange nothing with each other are solved separately, equal ones once. For each,
-lists of steps are made (`reduction_steps`, then `copy_steps`), and the best one is run on
-symbols (`transition_steps`). Collectives are the patterns that lists of steps turn out to be;
-nothing declares them.
+lists of steps are made (`reduction_steps`, then `copy_communication_alternatives`), and the best
+one is run on symbols (`transition_steps_and_symbolic_proof`). Collectives are the patterns that
+lists of steps turn out to be; nothing declares them.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def load_engine(text: str) -> Engine:
     Raises:
         RuntimeModelError: an unknown engine (the hint has the nearest), or an option that it does
             not
-            have (see `options.engine_with_options`).
+            have (see `engine_options.engine_with_options`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()

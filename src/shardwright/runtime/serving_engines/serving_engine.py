@@ -124,7 +124,7 @@ class EngineSetting:
 class Engine:
     """A serving engine's version with its default settings.
 
-    `engine_on_device.engine_on_device` adds the settings that depend on a device.
+    `engine_defaults_on_device.engine_on_device` adds the settings that depend on a device.
 
     Args:
         batching, admission, eviction: see `Batching`, `Admission` and `Eviction`.

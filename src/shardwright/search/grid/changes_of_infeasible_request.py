@@ -213,7 +213,7 @@ def unpinned_changes(
 def _option_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Yield changes of one runtime option that may lower memory, the numerics-neutral ones first.
 
-    The recompute options of `searched_options.LADDER` are in the space already.
+    The space has the recompute options of `default_runtime_and_recompute_options.LADDER` already.
     """
     chosen, runtime = dict(request.space.chosen), request.problem.runtime
     offers = [

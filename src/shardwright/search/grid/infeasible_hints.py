@@ -64,8 +64,8 @@ def nothing_fits(
     Args:
         expanded: the expanded parts of the search.
         capacity: bytes of a device that plans may fill.
-        hints: also try changes of `feasible_changes.series_of` and list those that fit; without
-            them the error costs no search.
+        hints: also try changes of `changes_of_infeasible_request.series_of` and list those that
+            fit; without them the error costs no search.
     """
     parts = [
         (under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity))

@@ -184,7 +184,7 @@ def _activation_room(
 ) -> FloatArray:
     """(shapes, ranks) upper bound on the bytes for activations, without recomputation.
 
-    As `label_options` has it for one chunk.
+    As `price_layer_runs_and_splits_of_each_rank` has it for one chunk.
     """
     stops = np.cumsum(shapes, axis=1)
     sums, fixed = splits.sums[0], splits.fixed[0]
@@ -348,8 +348,8 @@ def least_full_recompute(splits: Splits, pipe: Pipeline, shape: IntArray) -> Int
     """(chunks,) fewest first layers to recompute in full to fit, equal within a rank; None = none.
 
     The same number on all chunks of a rank. By lower bounds of each rank's bytes on a device and in
-    host memory, as `label_options` has them for one chunk. More recomputation keeps more in host
-    memory, so the fewest layers have the least there.
+    host memory, as `price_layer_runs_and_splits_of_each_rank` has them for one chunk. More
+    recomputation keeps more in host memory, so the fewest layers have the least there.
     """
     p, v = pipe.ranks, pipe.chunks
     sums, fixed, again = splits.sums[0], splits.fixed[0], splits.again[0]

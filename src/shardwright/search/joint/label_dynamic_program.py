@@ -182,7 +182,7 @@ def reach(
         rest: see `ways_on`.
         label: (ranks + 1, positions + 1, labels, 2) filled: seconds, host bytes.
         back: (ranks + 1, positions + 1, labels) filled: the option and label from which each label
-            was reached (`solve_pipeline._cut_of` reads it).
+            was reached (`pipeline_bound_by_dynamic_programming._cut_of` reads it).
     """
     p, length = label.shape[0] - 1, label.shape[1] - 1
     label[:] = np.inf

@@ -116,7 +116,7 @@ class Cells(NamedTuple):
 def code_of(split: int, selective: int, redone: int) -> int:
     """Encode an option as one number: split, selectively and fully recomputed positions.
 
-    Positions are below 2**12 each (`solve_pipeline.decode_choice` decodes the number).
+    Positions are below 2**12 each; `pipeline_bound_by_dynamic_programming` decodes the number.
     """
     return (split * 4096 + selective) * 4096 + redone
 

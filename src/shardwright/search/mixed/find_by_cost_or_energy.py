@@ -60,7 +60,7 @@ def find_for_goal(
     """Find the best plan for a cost, energy, time-cost front or budget goal, with a lower bound.
 
     The space: pipelines over the cluster's pools, and each pool's own grids. A uniform cluster is
-    one pool. Models whose pipelines are not searched (`stage_tables.why_no_pipelines`) have the
+    one pool. Models whose pipelines are not searched (`stage_cost_table.why_no_pipelines`) have the
     grids alone.
 
     Args:

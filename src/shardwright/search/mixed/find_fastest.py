@@ -79,7 +79,7 @@ def find_mixed(
     """Find the fastest plan of a mixed cluster, and a lower bound in seconds on every plan.
 
     The space: pipelines over all pools, and the parallelism grids of each pool alone. Where
-    pipelines of the model are not searched (`stage_tables.why_no_pipelines`), only the grids.
+    pipelines of the model are not searched (`stage_cost_table.why_no_pipelines`), only the grids.
 
     Args:
         problem: its devices have the memory that plans may fill.

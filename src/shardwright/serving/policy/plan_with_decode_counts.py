@@ -1,4 +1,4 @@
-"""Plan iterations of a rank whose decoding requests are counts, as `next_iteration` would."""
+"""Plan iterations of a rank whose decoding requests are counts, as `plan_iteration` would."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from shardwright.serving.traffic.requests_and_outcomes import Requests
 # CHUNKED: a request with a partly computed prompt; FULL: no request can be admitted until one has
 # LEFT (SGLang). SINCE_LOOK: iterations since the last poll. PROMISED: blocks that running requests
 # may still need (TensorRT-LLM). HELD_BACK: prompts are delayed, WAITED: for so many iterations
-# (`prompt_delay`).
+# (`tensorrt_llm_prompt_delay`).
 (
     FREE,
     NUM_RUNNING,
@@ -100,7 +100,7 @@ MIXED, PREFILL_FIRST, IN_FLIGHT = range(3)
 NEVER, BRINGS_FIRST, COMPUTES_FIRST = range(3)
 OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
 
-# Columns of `shares`, from `Scheduler.shares`.
+# Columns of `shares`, from `SchedulerSettings.shares`.
 SHARE_FIRST, SHARE_LEAST, SHARE_FALL, GRANTED, CLIP, KEPT = range(6)
 
 # Columns of an entry of a batch: TOKENS of the request after BEFORE cached ones; SAMPLED: the

@@ -104,7 +104,7 @@ class RunArrays(NamedTuple):
         workers: (w, NUM_WORKER_COLUMNS) columns above.
         begins: (w,) time at which the next iteration may begin.
         begun: (w,) time of the last attempt to begin.
-        soonest: tournament of the workers' next times, see `next_worker`.
+        soonest: tournament of the workers' next times, see `worker_event_tree`.
         ends, slot_of: (w, slots) ends and slots of iterations under way, in a ring.
         free: (w, slots) free slots.
         parts: (NUM_PARTS,) seconds of each part, summed over iterations.
@@ -150,7 +150,7 @@ class ServingSimulation:
 def serve_requests(requests: Requests, table: StepTable, fleet: Fleet) -> ServedRequests:
     """Simulate requests on a fleet of workers by the compiled loop; return their outcome.
 
-    Decoding requests are counted; the result equals `python_loop.serve_requests_in_python`.
+    Decoding requests are counted; `python_simulation_loop` returns the same outcome.
     """
     simulation = new_simulation(requests, table, fleet)
     with compiling():

@@ -74,8 +74,8 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
         model: needed for texts with a ``grid`` line, which give a plan only together with a model.
 
     Raises:
-        StrategyError: the text is no plan; the message names the line. `verify.verify` checks that
-            the plan is legal.
+        StrategyError: the text is no plan; the message names the line.
+            `check_structural_plan_rules.verify` checks that the plan is legal.
     """
     if len(text) > MAX_TEXT:
         raise StrategyError(f"a plan of {len(text)} characters", hint=f"at most {MAX_TEXT}")

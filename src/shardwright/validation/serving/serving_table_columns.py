@@ -44,7 +44,8 @@ class ServingMeasurement:
         source_id, source, table_or_row: where it was published.
         gpu: accelerator.
         gpu_count: devices of all workers.
-        gpus_per_node, cluster: as in `training.measured_rows.Measurement`.
+        gpus_per_node, cluster: as in
+            `validation.training.training_table_columns.TrainingMeasurement`.
         config: a Hugging Face config.json, its path (from the table's folder) or its text, where
             `model_name` is no model of the catalog.
         engine: engine and version, ``vLLM 0.18.0``.

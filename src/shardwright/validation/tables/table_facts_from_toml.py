@@ -173,7 +173,7 @@ class RowRule:
         replace: values of cells, also where the table has others.
         options: options of the runtime that another rule gives, unless that rule sets them; or of a
             serving engine, where ``prefill.`` or ``decode.`` limits one to those workers. Numbers
-            may be computed from cells (`cell_expressions`).
+            may be computed from cells (`evaluate_expressions_in_option_text`).
         config: fields of the model's Hugging Face configuration.
         skip: reason why these rows are not judged.
         because: source of the fact, or the explanation of `skip`.

@@ -32,7 +32,7 @@ def merge_key_block(
         l = ln(e^l1 + e^l2), o = o1 e^(l1 - l) + o2 e^(l2 - l).
 
     Args:
-        calls: the keys that each query sees (`mask_rectangles.kernel_calls`).
+        calls: the keys that each query sees (`fused_calls_covering_causal_mask.kernel_calls`).
         earlier: attention over other keys, which is overwritten if it is float32 or wider; None:
             there are none. The result is float32 or wider, except after a single call of all rows,
             where it has the kernel's format.

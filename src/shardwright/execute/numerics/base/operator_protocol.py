@@ -51,7 +51,7 @@ class Forward(Protocol):
         """Output extents of an operator on this device, and the tensors saved for backward.
 
         Args:
-            inputs: in the order of `operator.inputs`, each with all extents that its producer
+            inputs: in the order of `Operator.inputs`, each with all extents that its producer
                 writes, in the box that this operator reads (all elements where it does not cut that
                 dim). An embedding has one input: ((token ids,),), int64, (samples, positions) or
                 with a last dim of one. A loss has one more input, its last: ((labels,),) of that

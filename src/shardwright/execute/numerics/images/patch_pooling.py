@@ -12,7 +12,7 @@ def pool_patches(place: OperatorShare, inputs: tuple[Values, ...], weights: Weig
 
     Factor, shift and scale are optional.
 
-    Reads merged tokens (`merged_tokens`). Worked: of 1 2 and 3 6 with factor
+    Reads merged tokens (`operators_over_merged_tokens`). Worked: of 1 2 and 3 6 with factor
     2, shift 1 0 and scale 1 3 it is 3 24.
     """
     operator, x = place.operator, inputs[0][0]

@@ -197,7 +197,7 @@ def _pattern(
 
     Args:
         options: numbers of recomputed layers, 0 = all.
-        pieced: see `step_costs.pieces_of`.
+        pieced: see `strategy_task_seconds.pieces_of`.
         of_way: (chunks, ways) 1 at the placement of a chunk's groups, else 0.
         ranks: ranks to evaluate.
     """

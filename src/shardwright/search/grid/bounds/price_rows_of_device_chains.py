@@ -70,7 +70,7 @@ def line_rows(
 
     Args:
         requested: (outers,) True where lines are requested.
-        cut: (outers,) 1 where the stream is cut over tp, as in `bound_arrays.rows_of_meshes`.
+        cut: (outers,) 1 where tp cuts the stream, as in `member_price_tables.rows_of_meshes`.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
     if not requested.any():
@@ -160,7 +160,7 @@ class _OuterPlacements:
     def below(self, kind: str, part: IntArray) -> IntArray:
         """(pairs, tiers - 1) most members of group (`kind`, `part`) in a unit of a tier; 0 if none.
 
-        Kinds are those of `lines.Group`.
+        Kinds are those of `pipeline_device_chains_by_group_placement.Group`.
         """
         tiers = next(iter(self.lines[0].below.values())).shape[1]
         counts = np.zeros((len(self.outer), tiers), dtype=np.int64)

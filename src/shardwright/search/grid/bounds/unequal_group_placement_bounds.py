@@ -2,7 +2,7 @@
 
 A chain, or line, has one device of each pipeline rank; the bound of a member is the maximum over
 its lines. B0 is the same function as for every member: a block on a rank with other group
-placements is another block (`layer_spread_arrays`).
+placements is another block (`chunk_block_and_send_patterns`).
 """
 
 from __future__ import annotations

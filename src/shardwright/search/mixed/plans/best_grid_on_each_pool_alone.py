@@ -47,7 +47,7 @@ class PoolResult:
             plan does not fit there, or there is no grid.
         lower_bound_s: lower bound in seconds on the step of every grid of the pool, inf = no grid
             fits.
-        stopped_at: as of `mixed_certificate.PoolAlone`.
+        stopped_at: as of `mixed_cluster_certificate.PoolAlone`.
     """
 
     pool: DevicePool

@@ -379,7 +379,7 @@ def composable_subspaces(pipelines: PricedPipelines) -> tuple[Subspace, ...]:
     """The root subspaces to compose from: several lanes; only the first for some of the pools.
 
     For pipelines on some of the pools, only the first one: plans in which no lane shards, unless
-    all do. Plans of one lane come from `single_shape_plans`.
+    all do. Plans of one lane come from `plans_of_equal_replicas`.
     """
     subspaces = tuple(
         subspace for subspace in root_subspaces(pipelines.stage_costs) if not subspace.alone

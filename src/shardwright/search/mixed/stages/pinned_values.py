@@ -83,8 +83,8 @@ def pinned_values_of(
     """Read the pinned and excluded values of a request for a mixed search.
 
     Args:
-        pipelines: pipelines of the model are searched (`stage_tables.why_no_pipelines`); else any
-            axis can be pinned.
+        pipelines: pipelines of the model are searched (`stage_cost_table.why_no_pipelines`); else
+            any axis can be pinned.
         experts: the model has experts.
 
     Raises:
