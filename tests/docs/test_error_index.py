@@ -24,7 +24,9 @@ def found() -> list[Found]:
 
 
 def test_the_page_is_up_to_date(found: list[Found]) -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(found), "run python tools/error_index.py"
+    assert PAGE.read_text(encoding="utf-8") == page(found), (
+        "docs/errors.md is not up to date: run python tools/error_index.py"
+    )
 
 
 def test_every_declared_rule_is_in_the_index(found: list[Found]) -> None:
