@@ -4,6 +4,7 @@ and torchrun says how it was called."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from shardwright.frameworks.export.parse_host_file import HostEntry
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored
+from tests.registries import place
 
 SRUN = """#!/bin/bash
 while [[ "$1" == --* ]]; do shift; done
@@ -83,6 +85,12 @@ def calls(command: list[str], folder: Path, **environment: str) -> list[list[str
         text=True,
         check=False,
     )
+    if missing := re.search(r"([\w.-]+): (?:command )?not found", done.stderr):
+        here = place("tests/frameworks/export/launchers/launched.py", "calls")
+        raise AssertionError(
+            f"{done.stderr}if a target starts its ranks with {missing[1]}, add that to the tools of"
+            f" {here}"
+        )
     assert done.returncode == 0, done.stderr
     return [
         line.partition(" pretrain_gpt.py ")[0].split() for line in said.read_text().splitlines()

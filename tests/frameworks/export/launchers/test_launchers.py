@@ -27,6 +27,7 @@ from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.export.launchers import launched as node
 from tests.frameworks.export.launchers.launched import documents, launched, planned
 from tests.frameworks.plans import stored
+from tests.registries import place
 
 CLUSTERS = {
     "h100-sxm:32": ("tp2 sp dp16 zero1", [8, 8, 8, 8]),
@@ -125,13 +126,17 @@ def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
     _, path = launched(one, "slurm", tmp_path, target=target)
     found = node.by_slurm(path, [["first", "second"]], arguments=("program.py", "--steps", "2"))
     assert len(found) == 2
+    path_of_test = "tests/frameworks/export/launchers/test_launchers.py"
     for number, call in enumerate(found):
         said = " ".join(call)
         words = {
             "accelerate": "--machine_rank {} --main_process_ip first ",
             "maxtext": "2 {} first 0,1,2,3,4,5,6,7 -m maxtext",
         }
-        assert words.get(target, "--node-rank {} --master-addr first ").format(number) in said
+        assert words.get(target, "--node-rank {} --master-addr first ").format(number) in said, (
+            f"if {target} is not started by torchrun, add its flags to `words` of"
+            f" {place(path_of_test, 'test_every_target_is_started_the_same')}"
+        )
         if target != "megatron":
             assert "--steps 2" in said
 
