@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.find_break_even import find_break_even
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
-from shardwright.api.guide.search_cached_plans import PlanSearches
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.request_facts import facts_of_request
-from shardwright.api.guide.search_cached_plans import PlanSearches
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 from tests.api.guide.canonical_problems import CANONICAL
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.find_break_even import find_break_even
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
@@ -17,7 +16,7 @@ from shardwright.api.guide.rules.break_even_questions import (
     memory_question,
     network_question,
 )
-from shardwright.api.guide.search_cached_plans import PlanSearches
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 from shardwright.api.request_to_problem import problem_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.search_request import Request

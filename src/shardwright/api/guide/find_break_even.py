@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
 from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     BreakEven,
     BreakEvenSide,
     GuidePlan,
 )
-
-if TYPE_CHECKING:
-    from shardwright.api.guide.search_cached_plans import PlanSearches
 
 
 def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> BreakEven:

@@ -6,12 +6,15 @@ from dataclasses import replace
 from math import isfinite
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
 from shardwright.api.guide.find_break_even import find_break_even
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.pin_choices import with_pins
-from shardwright.api.guide.search_cached_plans import PlanSearches
+from shardwright.api.guide.search_cached_plans import (
+    BestPlan,
+    PlanSearches,
+    searched_plan,
+    with_pins,
+)
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Comparison,
     GuidePlan,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, with_defaults
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.lazily_compiled_dataclass import dataclass
@@ -17,9 +16,6 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
-
-if TYPE_CHECKING:
-    from shardwright.api.guide.search_cached_plans import PlanSearches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

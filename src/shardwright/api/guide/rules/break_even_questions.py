@@ -8,7 +8,8 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.pin_choices import powers_of_two, with_pins
+from shardwright.api.guide.rules.pin_choices import powers_of_two
+from shardwright.api.guide.search_cached_plans import with_pins
 from shardwright.api.what_if.axes_of_request import (
     AXES,
     DEVICES,
@@ -164,8 +165,3 @@ def _factor_question(
         has=has,
         change=change,
     )
-
-
-def splits_model(grid: Grid) -> bool:
-    """True of a plan with tensor, context or pipeline parallelism."""
-    return grid.tp * grid.cp * grid.pp > 1

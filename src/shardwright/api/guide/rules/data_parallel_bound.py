@@ -5,13 +5,14 @@ from __future__ import annotations
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import batch_question, splits_model
+from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import (
     SCALING_BOOK,
     data_parallel_pins,
     pin,
     powers_of_two,
 )
+from shardwright.api.guide.rules.technique_by_device_count import splits_model
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 
 

@@ -7,7 +7,8 @@ from typing import Final
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import batch_question
-from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, PLAYBOOK, pin, with_pins
+from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, PLAYBOOK, pin
+from shardwright.api.guide.search_cached_plans import with_pins
 
 SIZES: Final = (1, 2, 4, 8)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from shardwright.search.grid.fate_of_grid import axis_values
-from shardwright.search.search_request import Choices, Request
+from shardwright.search.search_request import Choices
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 BRIDGE = "NVIDIA Megatron Bridge, performance guide (commit 067f987, August 2026)"
@@ -41,18 +40,3 @@ def degree_pins(grid: Grid) -> Choices:
     """
     values = axis_values(grid)
     return tuple(pin(axis, values[axis]) for axis in _KEPT_WITH_MORE_DEVICES)
-
-
-def with_pins(request: Request, pins: Choices) -> Request | None:
-    """The request with further pins; None where they contradict the request's own.
-
-    Values of an axis that both name are the values in both.
-    """
-    merged = dict(request.pins)
-    for axis, values in pins:
-        if axis in merged:
-            values = tuple(value for value in merged[axis] if value in values)
-        if not values:
-            return None
-        merged[axis] = values
-    return replace(request, pins=tuple(merged.items()))

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import device_question, splits_model
+from shardwright.api.guide.rules.break_even_questions import device_question
 from shardwright.api.guide.rules.pin_choices import (
     PLAYBOOK,
     data_parallel_pins,
@@ -14,6 +14,7 @@ from shardwright.api.guide.rules.pin_choices import (
     powers_of_two,
 )
 from shardwright.search.search_request import Choices
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 COMBINE: Final = 512
 LARGE: Final = 1024
@@ -64,6 +65,11 @@ def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
         has=splits_model,
         change="The best plan splits the model (TP, CP or PP)",
     )
+
+
+def splits_model(grid: Grid) -> bool:
+    """True of a plan with tensor, context or pipeline parallelism."""
+    return grid.tp * grid.cp * grid.pp > 1
 
 
 RULE = GuideRule(
