@@ -451,6 +451,16 @@ def test_a_kernel_with_wrong_argument_types_is_not_compiled(
         build_kernels.build(tmp_path / "_kernels.so", processes=1)
 
 
+def test_a_compiler_with_words_before_it_is_used_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in CC="ccache gcc"."""
+    try:
+        compiler = build_kernels._c_compiler()
+    except build_kernels.NotBuiltError as reason:
+        pytest.skip(str(reason))
+    monkeypatch.setenv("CC", f"env {compiler[0]}")
+    assert build_kernels._c_compiler() == ["env", compiler[0]]
+
+
 def test_a_kernel_is_built_loaded_and_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

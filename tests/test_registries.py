@@ -14,7 +14,10 @@ from shardwright.collectives.algorithm_registry import ALGORITHMS, LIBRARIES
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import READERS, TARGETS
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS
-from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
+from shardwright.hardware.catalog.compute_capability_by_gpu import (
+    generation_by_prefix,
+    generation_of,
+)
 from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
 from shardwright.schedules.schedule_registry import SCHEDULES
 from tests.registries import ROOT, place, require_files, require_members, require_same_members
@@ -46,22 +49,31 @@ def test_missing_and_further_names_are_told() -> None:
 NVIDIA = {device.name: device for device in ACCELERATORS if device.vendor == "NVIDIA"}
 
 
-def test_every_nvidia_accelerator_has_a_generation() -> None:
-    require_members(
-        (name for name, device in NVIDIA.items() if generation_of(device)),
-        NVIDIA,
-        place(
-            "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
-        ),
-    )
+MULTIPROCESSORS_LISTED = place(
+    "src/shardwright/hardware/catalog/multiprocessors_and_gemm_tiles.py", "_LISTED"
+)
 
 
 def test_every_nvidia_accelerator_has_multiprocessors() -> None:
+    require_members(MULTIPROCESSORS, NVIDIA, MULTIPROCESSORS_LISTED)
+
+
+def test_every_nvidia_accelerator_has_a_generation() -> None:
+    """The generation of its multiprocessors, which a prefix of its name does not contradict."""
     require_members(
-        MULTIPROCESSORS,
-        NVIDIA,
-        place("src/shardwright/hardware/catalog/multiprocessors_and_gemm_tiles.py", "_LISTED"),
+        (name for name, device in NVIDIA.items() if generation_of(device)),
+        NVIDIA.keys() & MULTIPROCESSORS.keys(),
+        f"a kind with a `generation` in {MULTIPROCESSORS_LISTED}",
     )
+    prefixes = place(
+        "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
+    )
+    for name, device in NVIDIA.items():
+        number = generation_of(device)
+        assert generation_by_prefix(name) in {0, number}, (
+            f"{name} has compute capability {number} in {MULTIPROCESSORS_LISTED}, and another of a"
+            f' prefix: add "{name}": {number} at the beginning of {prefixes}'
+        )
 
 
 def test_every_verb_has_a_summary() -> None:
@@ -81,6 +93,18 @@ def test_every_collective_algorithm_is_run_by_a_library() -> None:
         {name for names in LIBRARIES.values() for name in names},
         ALGORITHMS,
         place("src/shardwright/collectives/algorithm_registry.py", "LIBRARIES"),
+    )
+
+
+def test_every_schedule_has_a_test_of_its_own() -> None:
+    """The tests of all schedules accept any order without a deadlock: one must know this order."""
+    files = ("tests/schedules/test_papers.py", "tests/schedules/test_schedules.py")
+    text = "".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+    require_members(
+        (name for name in SCHEDULES if f'"{name}"' in text),
+        SCHEDULES,
+        f"{place(files[0])}: a test of its idle time, or of a table that you write by hand (as"
+        f" {place(files[1], 'test_rows_of_1f1b_by_hand')})",
     )
 
 

@@ -404,10 +404,19 @@ def compared(lines: Sequence[Locked], found: Mapping[str, Ran], *, texts: bool =
     return result
 
 
+def how_to_compare(names: Sequence[str]) -> str:
+    """The line to print after differences: how to find those that have another cause."""
+    return (
+        "If your change should leave an answer as it was, check it in a clean checkout of the last"
+        f" commit: python tools/behaviour_lock.py --check --names {' '.join(names)}. Where it"
+        " differs there too, your change is not the cause: do not record it."
+    )
+
+
 def how_to_record(names: Sequence[str]) -> str:
     """The line to print after differences: the command that records the new output."""
     return (
-        f"If you want these changes, record them in {LOCKED.relative_to(ROOT)}:"
+        f"If your change should change these answers, record them in {LOCKED.relative_to(ROOT)}:"
         f" python tools/behaviour_lock.py --record --names {' '.join(names)}"
     )
 
@@ -418,7 +427,7 @@ def how_to_see(names: Sequence[str]) -> list[str]:
     if all((recorded / f"{name}.json").exists() for name in names):
         return []
     return [
-        "To see what changed: run that command in a checkout of the last commit, copy its"
+        "To see what changed: record these names in a clean checkout of the last commit, copy its"
         f" {recorded.relative_to(ROOT)} here, and check again."
     ]
 
@@ -547,7 +556,8 @@ def main(arguments: Sequence[str]) -> int:
         say(text)
     say(f"{len(found) - len(different)} of {len(found)} answers as recorded; {spent}")
     if different:
-        say("\n".join([how_to_record(different), *how_to_see(different)]))
+        told = [how_to_compare(different), how_to_record(different), *how_to_see(different)]
+        say("\n".join(told))
     return 1 if different else 0
 
 

@@ -21,7 +21,6 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from typing import Any
 
 MODELS = (
     "llama-3.1-8b",
@@ -36,16 +35,16 @@ MODELS = (
 def questions(number: int) -> list[bytes]:
     """Bodies of different questions about training on 64 to 1,024 H100."""
     draw = random.Random(1)
-    found: dict[bytes, None] = {}
-    while len(found) < number:
+    bodies: dict[bytes, None] = {}
+    while len(bodies) < number:
         request = {
             "model": draw.choice(MODELS),
             "cluster": f"h100-sxm:{draw.choice((64, 128, 256, 512, 1024))}",
             "seq_len": draw.choice((4096, 8192)),
             "global_batch": draw.choice((512, 1024, 2048)),
         }
-        found[json.dumps({"request": request}).encode()] = None
-    return list(found)
+        bodies[json.dumps({"request": request}).encode()] = None
+    return list(bodies)
 
 
 def ask(address: str, body: bytes) -> int:
@@ -60,9 +59,12 @@ def ask(address: str, body: bytes) -> int:
         return error.code
 
 
-def load(address: str, *, users: int, seconds: float, bodies: list[bytes]) -> Any:
+def load(
+    address: str, *, users: int, seconds: float, bodies: list[bytes]
+) -> tuple[list[float], Counter[int]]:
     """Seconds of every answer in the order of asking, and the number of answers by status."""
-    end, times, statuses = time.monotonic() + seconds, [], Counter[int]()
+    end, statuses = time.monotonic() + seconds, Counter[int]()
+    times: list[tuple[float, float]] = []
 
     def user(number: int) -> None:
         draw = random.Random(number)
@@ -80,7 +82,7 @@ def load(address: str, *, users: int, seconds: float, bodies: list[bytes]) -> An
     return [taken for _, taken in sorted(times)], statuses
 
 
-def said(name: str, times: list[float]) -> str:
+def summary_line(name: str, times: list[float]) -> str:
     """A line with the number, the median, the 95th percentile and the largest of some times."""
     ranked = sorted(times)
     median, late, last = (ranked[int(share * (len(ranked) - 1))] for share in (0.5, 0.95, 1.0))
@@ -95,8 +97,8 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--questions", type=int, default=24)
-    given = parser.parse_args()
-    bodies = questions(given.questions)
+    options = parser.parse_args()
+    bodies = questions(options.questions)
     words = ["web", "--port", "0", "--quiet", "--workers", "2"]
     with subprocess.Popen(
         [sys.executable, "-m", "shardwright", *words], stdout=subprocess.PIPE, text=True
@@ -106,10 +108,11 @@ def main() -> None:
         try:
             for name in ("first minute", "warm"):
                 times, statuses = load(
-                    address, users=given.users, seconds=given.seconds, bodies=bodies
+                    address, users=options.users, seconds=options.seconds, bodies=bodies
                 )
                 average = f"load average {os.getloadavg()[0]:.1f}"
-                sys.stdout.write(f"{said(name, times)}, statuses {dict(statuses)}, {average}\n")
+                line = summary_line(name, times)
+                sys.stdout.write(f"{line}, statuses {dict(statuses)}, {average}\n")
         finally:
             server.terminate()
 

@@ -121,7 +121,7 @@ def _c_compiler() -> list[str]:
     """Command of the first C compiler that runs; NotBuiltError if there is none."""
     wanted = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     words: list[str] = wanted.split()
-    for candidate in (words[:1], ["cc"], ["gcc"], ["clang"]):
+    for candidate in (words, words[:1], ["cc"], ["gcc"], ["clang"]):
         try:
             if (
                 subprocess.run(

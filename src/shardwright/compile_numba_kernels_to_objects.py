@@ -37,7 +37,7 @@ _SCALARS = {"int64": types.int64, "float64": types.float64, "bool": types.boolea
 
 
 def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, path: Path) -> None:
-    """Compile each named kernel to an object file in `folder`, and write their table to `path`.
+    """Compile changed kernels of `names` to object files in `folder`; write their table to `path`.
 
     Object files that `folder` already has are reused. The table at `path` is name -> (digest of the
     source, [(object file, entry point, calling convention)]).

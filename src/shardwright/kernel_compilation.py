@@ -56,7 +56,7 @@ _listeners: dict[Callable[..., None], Any] = {}
 
 
 def choose_form(wanted: str) -> str:
-    """Form of kernels (built, numba, parts or python): `wanted`, or built, numba, python if empty.
+    """Form of kernels (built, numba, parts, python): `wanted` (empty = built) or the next found.
 
     "parts" is the form that `build_kernels` compiles.
     """

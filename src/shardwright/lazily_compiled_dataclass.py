@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 
 def _refuse_change(self: Any, name: str, *value: Any) -> None:
-    """Raise FrozenInstanceError: field `name` is set (with a value) or deleted (without).
+    """Set (with a value) or delete attribute `name`; FrozenInstanceError if it is a field.
 
     Attributes that a subclass without fields of its own adds may change.
     """
@@ -34,12 +34,12 @@ def _refuse_change(self: Any, name: str, *value: Any) -> None:
 
 
 def _set(self: Any, name: str, value: Any) -> None:
-    """`__setattr__` of lazy classes: raise FrozenInstanceError."""
+    """`__setattr__` of lazy classes: FrozenInstanceError save for attributes of a subclass."""
     _refuse_change(self, name, value)
 
 
 def _delete(self: Any, name: str) -> None:
-    """`__delattr__` of lazy classes: raise FrozenInstanceError."""
+    """`__delattr__` of lazy classes: FrozenInstanceError save for attributes of a subclass."""
     _refuse_change(self, name)
 
 
@@ -166,7 +166,7 @@ def _dataclass_params(*, eq: bool, kw_only: bool) -> Any:
 
 
 def _lazy_class(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
-    """Make a frozen dataclass with slots whose methods are compiled on their first call."""
+    """Make a frozen slotted dataclass; its methods compile on first call where the class allows."""
     own = vars(cls)
     hints: dict[str, Any] = own.get("__annotations__", {})
     fields = _fields_of(own, hints, kw_only=kw_only)

@@ -95,7 +95,7 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
 
 
 def compiled_once_for_integers(function: Any) -> Any:
-    """Make a numba dispatcher compile once for all integer literals, not for each value."""
+    """Make a numba dispatcher, in place, compile once for all integer literals, not each value."""
     template = function.get_call_template
     function.get_call_template = lambda args, named: template(
         tuple(unliteral(arg) for arg in args), {name: unliteral(arg) for name, arg in named.items()}

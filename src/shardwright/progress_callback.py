@@ -31,7 +31,7 @@ class SearchProgress(str):
 
 
 def beside(progress: Progress | None, what: str) -> Progress | None:
-    """Callback for a search beside the one of the answer: its lines begin with `what`.
+    """Progress callback that puts "`what`: " before each text; None where there is no callback.
 
     They are plain text, as their numbers are not those of the answer.
     """

@@ -38,7 +38,7 @@ def zero_below_clock(seconds: float) -> float:
 
 
 def format_bare_seconds(seconds: float, *, digits: int = 4) -> str:
-    """Format a duration without its unit, for a table whose title has the unit: ``1.234``.
+    """Format seconds without the unit, `digits` significant: ``1.234``; 0 below half a picosecond.
 
     Values below the simulator's clock are ``0``.
     """
@@ -46,7 +46,7 @@ def format_bare_seconds(seconds: float, *, digits: int = 4) -> str:
 
 
 def format_seconds(seconds: float, *, digits: int = 4) -> str:
-    """Format a duration for a person: ``1.234 s``, ``56.7 ms``; ``0 s`` below the clock."""
+    """Format a duration with `digits` significant digits: ``56.7 ms``; ``0 s`` below the clock."""
     seconds = zero_below_clock(seconds)
     for scale, suffix in _TIME_STEPS:
         if abs(seconds) >= scale:
@@ -55,7 +55,7 @@ def format_seconds(seconds: float, *, digits: int = 4) -> str:
 
 
 def format_bytes(count: float, *, digits: int = 4) -> str:
-    """Format a size in bytes for a person, in binary units: ``79.6 GiB``."""
+    """Format bytes for a person in binary units, `digits` significant digits: ``79.6 GiB``."""
     for scale, suffix in _BYTE_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g} {suffix}"
@@ -63,7 +63,7 @@ def format_bytes(count: float, *, digits: int = 4) -> str:
 
 
 def format_count(count: float, *, digits: int = 4) -> str:
-    """Format a count for a person, in decimal units: ``405.9 G``."""
+    """Format a count for a person in decimal units, `digits` significant digits: ``405.9 G``."""
     for scale, suffix in _COUNT_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g} {suffix}"
@@ -71,7 +71,7 @@ def format_count(count: float, *, digits: int = 4) -> str:
 
 
 def format_parameters(count: float, *, digits: int = 4) -> str:
-    """Format a number of parameters as in model names: ``405.9B``."""
+    """Format a number of parameters as model names do, `digits` significant digits: ``405.9B``."""
     for scale, suffix in _PARAMETER_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g}{suffix}"
@@ -79,17 +79,17 @@ def format_parameters(count: float, *, digits: int = 4) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """Format dollars for a person: ``0.01234 $``, ``1,234 $``."""
+    """Format dollars: four significant digits, ``0.01234 $``; from 1000 whole, ``1,234 $``."""
     return f"{amount:,.0f} $" if abs(amount) >= 1000 else f"{amount:.4g} $"
 
 
 def format_percent(fraction: float, *, digits: int = 1) -> str:
-    """Format a fraction as a percentage: ``41.2 %``."""
+    """Format a fraction as a percentage with `digits` decimals: 0.412 is ``41.2 %``."""
     return f"{100 * fraction:.{digits}f} %"
 
 
 def format_time_change(change: float) -> str:
-    """Format a relative change of a time: ``3.2 % more time``, ``20.1 % less time``, ``the same``.
+    """Format a fractional change of a time: 0.032 is ``3.2 % more time``, 0 ``the same``.
 
     A tool that says "faster" leaves open whether the time falls or the speed rises by the share.
     """

@@ -85,7 +85,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @dataclass
 class Watched:
-    """What the pages of a test logged, raised and loaded."""
+    """Messages of the console, errors and requests of the pages of a test."""
 
     console: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -30,35 +30,35 @@ def server() -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def page(chromium: Any, server: RunningServer) -> Iterator[Any]:
-    """A page that must neither log nor fail, and asks this server alone."""
-    found = chromium.new_page(base_url=server.address)
-    found.set_default_timeout(WAIT_MS)
-    wrong: list[str] = []
-    found.on("console", lambda message: wrong.append(message.text))
-    found.on("pageerror", lambda error: wrong.append(str(error)))
-    found.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith((server.address, "blob:")) else wrong.append(request.url)
-        ),
-    )
-    yield found
-    found.close()
-    assert wrong == []
+def open_page(page_at: Callable[..., Any], server: RunningServer) -> Callable[..., Any]:
+    """Function that opens an address of the server, such as ``/?model=...``, in a new page."""
+
+    def open_address(path: str, **settings: Any) -> Any:
+        page = page_at(server.address + path, **settings)
+        page.set_default_timeout(WAIT_MS)
+        return page
+
+    return open_address
+
+
+def path_of(page: Any) -> str:
+    """Address of a page behind the server's name."""
+    return "/" + str(page.url).split("/", maxsplit=3)[3]
 
 
 def address(**change: object) -> str:
     return f"/?{urlencode({**SMALL, **change})}"
 
 
-def test_a_question_of_the_form_is_answered_and_is_the_address(page: Any, chromium: Any) -> None:
-    page.goto("/")
+def test_a_question_of_the_form_is_answered_and_is_the_address(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page("/")
     for name, value in SMALL.items():
         page.fill(f"#{name}", str(value))
     page.click("#ask")
     page.wait_for_selector(PROVEN)
-    assert page.url.endswith(address())
+    assert path_of(page) == address()
     report = page.frame_locator("iframe").get_by_role("heading", name=REPORT)
     report.wait_for()
     best, lower, gap = (page.inner_text(f"[data-live={name}]") for name in ("best", "lower", "gap"))
@@ -66,14 +66,11 @@ def test_a_question_of_the_form_is_answered_and_is_the_address(page: Any, chromi
     assert gap == "0.0 %"
     # Another person opens the link, and sees the same strategy.
     strategy = page.inner_text(".strategy")
-    other = chromium.new_page()
-    other.goto(page.url)
-    assert other.inner_text(".strategy", timeout=WAIT_MS) == strategy
-    other.close()
+    assert open_page(path_of(page)).inner_text(".strategy") == strategy
 
 
-def test_the_saved_file_is_the_plan_file(page: Any, tmp_path: Path) -> None:
-    page.goto(address())
+def test_the_saved_file_is_the_plan_file(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    page = open_page(address())
     with page.expect_download() as download:
         page.click("text=Save the plan file")
     path = tmp_path / "plan.json"
@@ -83,8 +80,8 @@ def test_the_saved_file_is_the_plan_file(page: Any, tmp_path: Path) -> None:
     assert read_saved(path).request.model == SMALL["model"]
 
 
-def test_the_back_button_returns_to_the_question_before(page: Any) -> None:
-    page.goto(address())
+def test_the_back_button_returns_to_the_question_before(open_page: Callable[..., Any]) -> None:
+    page = open_page(address())
     page.wait_for_selector(PROVEN)
     page.fill("#global_batch", "32")
     page.click("#ask")
@@ -95,8 +92,8 @@ def test_the_back_button_returns_to_the_question_before(page: Any) -> None:
     assert page.input_value("#global_batch") == "16"
 
 
-def test_two_questions_are_compared(page: Any) -> None:
-    page.goto(address())
+def test_two_questions_are_compared(open_page: Callable[..., Any]) -> None:
+    page = open_page(address())
     page.wait_for_selector("#compare:enabled")
     page.click("#compare")
     page.fill("#cluster", "a100-sxm-80gb:8")
@@ -108,8 +105,8 @@ def test_two_questions_are_compared(page: Any) -> None:
     assert "h100-sxm:8" in heads[2]
 
 
-def test_cancel_ends_the_search(page: Any, server: RunningServer) -> None:
-    page.goto(f"/?{urlencode({**LONG, 'global_batch': 15360 + 64})}")
+def test_cancel_ends_the_search(open_page: Callable[..., Any], server: RunningServer) -> None:
+    page = open_page(f"/?{urlencode({**LONG, 'global_batch': 15360 + 64})}")
     page.wait_for_selector(".now:not(:empty)")
     page.click("#cancel")
     page.wait_for_selector("text=Cancelled.")
@@ -122,8 +119,10 @@ def test_cancel_ends_the_search(page: Any, server: RunningServer) -> None:
     raise AssertionError(server.searching())
 
 
-def test_dropped_files_are_the_question_and_part_of_the_link(page: Any, chromium: Any) -> None:
-    page.goto("/")
+def test_dropped_files_are_the_question_and_part_of_the_link(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page("/")
     topology = topo_matrix(8, lambda _one, _other: "NV18")
     files = [("config.json", CONFIG), ("topo.txt", topology)]
     page.evaluate(
@@ -142,20 +141,17 @@ def test_dropped_files_are_the_question_and_part_of_the_link(page: Any, chromium
     page.click("#ask")
     page.wait_for_selector(PROVEN)
     assert "#files=" in page.url
-    other = chromium.new_page()
-    other.goto(page.url)
-    other.wait_for_selector(PROVEN, timeout=WAIT_MS)
-    other.close()
+    open_page(path_of(page)).wait_for_selector(PROVEN)
 
 
-def test_a_launch_script_is_advised(page: Any, tmp_path: Path) -> None:
+def test_a_launch_script_is_advised(open_page: Callable[..., Any], tmp_path: Path) -> None:
     script = tmp_path / "pretrain.sh"
     script.write_text(
         "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --seq-length 4096"
         " --global-batch-size 64 --micro-batch-size 1 --bf16 --use-distributed-optimizer"
         " --num-layers 16 --hidden-size 2048 --num-attention-heads 32"
     )
-    page.goto("/")
+    page = open_page("/")
     page.fill("#model", "llama-3.2-1b")
     page.fill("#cluster", "h100-sxm:8")
     page.set_input_files("#launch-files", script)
@@ -167,36 +163,30 @@ def test_a_launch_script_is_advised(page: Any, tmp_path: Path) -> None:
     page.frame_locator("iframe").get_by_role("heading", level=2).first.wait_for()
 
 
-def test_what_if_is_searched_into_the_report(page: Any) -> None:
-    page.goto(address(global_batch=8))
+def test_what_if_is_searched_into_the_report(open_page: Callable[..., Any]) -> None:
+    page = open_page(address(global_batch=8))
     page.click("text=What if? Search other batches")
     page.wait_for_selector("text=The report has the best plans of changed requests.")
     report = page.frame_locator("iframe")
     report.get_by_role("heading", name="What if").first.wait_for()
 
 
-def test_an_error_is_a_line_and_a_hint(chromium: Any, server: RunningServer) -> None:
-    page = chromium.new_page(base_url=server.address)
-    page.goto(address(model="lama"))
-    page.wait_for_selector(".now.error", timeout=WAIT_MS)
+def test_an_error_is_a_line_and_a_hint(open_page: Callable[..., Any]) -> None:
+    page = open_page(address(model="lama"))
+    page.wait_for_selector(".now.error")
     assert "not in the catalog" in page.inner_text(".now.error")
     assert page.inner_text(".now.error .hint")
-    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
 def test_it_fits_and_everyone_can_use_it(
-    chromium: Any, server: RunningServer, scheme: str, width: int
+    open_page: Callable[..., Any], scheme: str, width: int
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
-    page = chromium.new_page(
-        base_url=server.address, color_scheme=scheme, viewport={"width": width, "height": 800}
-    )
-    page.goto(address())
-    page.wait_for_selector(PROVEN, timeout=WAIT_MS)
+    page = open_page(address(), scheme=scheme, width=width, height=800)
+    page.wait_for_selector(PROVEN)
     page.click("summary")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     found = axe.Axe().run(page, options={"iframes": False}).response["violations"]
     assert json.dumps([(one["id"], [n["html"] for n in one["nodes"]]) for one in found]) == "[]"
-    page.close()

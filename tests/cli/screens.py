@@ -1,5 +1,5 @@
 """Every verb with answers that are wide: long names, full tables, numbers of many digits. Nothing
-is searched or measured."""
+is searched or measured, and one step on one device is simulated."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def general(name: str) -> Simulation:
 
 def write_files(folder: Path) -> None:
     """best.json: of a search; joint.json: of a joint one; alone.json: on one device; some.txt;
-    topo.txt: of a node."""
+    topo.txt: of a node; simulated.json: alone.json with the prediction of this version."""
     text = (
         "pp2 vpp1 zero0 tp2 dp1 mbs2 on ranks 0, tp1 dp2 mbs2 on ranks 1; 4 microbatches, 1f1b,"
         " layers 8 8"
@@ -207,6 +207,8 @@ def write_files(folder: Path) -> None:
         to_text(document_of(stored_plan(replace(general(text), request=request), certificate)))
     )
     (folder / "alone.json").write_text(to_text(simulation_document(alone)))
+    own = simulate_strategy.simulation(alone.request, strategy="zero0")
+    (folder / "simulated.json").write_text(to_text(simulation_document(own)))
     (folder / "some.txt").write_text("Some text.\n")
     (folder / "pretrain.sh").write_text(f"TP=2\npython pretrain_gpt.py {LAUNCHED}\n")
     (folder / "topo.txt").write_text(

@@ -179,7 +179,7 @@ def test_zeros_fill_up_the_rows_of_a_token() -> None:
 
 def test_a_worked_mean_of_neighbours() -> None:
     operator, _, _ = pooled_operators(
-        width=2, hidden=4, source="input", merge=2, factor=2.0, standard=True
+        width=2, hidden=4, source="input", merge=2, mean_factor=2.0, shift_and_scale=True
     )
     place = place_of(operator, length=2, samples=1)
     weights = {"pool.shift": torch.tensor([1.0, 0.0]), "pool.scale": torch.tensor([1.0, 3.0])}

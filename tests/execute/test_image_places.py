@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import DataError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter import chunk_passes
-from shardwright.execute.numerics.images.check_image_placeholder_tokens import require_one_row
+from shardwright.execute.numerics.images.check_image_placeholder_tokens import require_one_run
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -73,6 +73,6 @@ def test_places_that_are_not_one_row_of_an_image_are_refused(
     found = np.zeros(12, dtype=np.bool_)
     for start in at:
         found[start : start + places] = True
-    require_one_row(np.stack([LAST, np.zeros_like(LAST)]), image, grid=(2, 2))
+    require_one_run(np.stack([LAST, np.zeros_like(LAST)]), image, grid=(2, 2))
     with pytest.raises(DataError, match="not one row of 2 x 2"):
-        require_one_row(np.stack([LAST, found]), image, grid=(2, 2))
+        require_one_run(np.stack([LAST, found]), image, grid=(2, 2))

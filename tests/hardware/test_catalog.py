@@ -28,9 +28,8 @@ from tests.hardware.assumed import assumptions
 from tests.hardware.catalog_rows import NODES, node_of
 from tests.registries import place, require_members
 
-GENERATIONS = place(
-    "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
-)
+LISTED = place("src/shardwright/hardware/catalog/multiprocessors_and_gemm_tiles.py", "_LISTED")
+ENTRIES = place("src/shardwright/hardware/catalog")
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 
 
@@ -41,8 +40,15 @@ def test_there_are_enough_and_each_has_a_node() -> None:
 
 
 def test_no_name_or_alias_is_taken_twice() -> None:
-    keys = [name_key(n) for a in ACCELERATORS for n in {name_key(x) for x in (a.name, *a.aliases)}]
-    assert sorted(keys) == sorted(set(keys))
+    owners: dict[str, list[str]] = {}
+    for device in ACCELERATORS:
+        for key in {name_key(name) for name in (device.name, *device.aliases)}:
+            owners.setdefault(key, []).append(device.name)
+    twice = [f"{key} ({' and '.join(names)})" for key, names in owners.items() if len(names) > 1]
+    assert not twice, (
+        f"two entries have the name or alias {', '.join(twice)}: remove it from the aliases of one"
+        f" entry in {ENTRIES}"
+    )
 
 
 @EVERY
@@ -79,6 +85,21 @@ def test_every_dtype_and_every_attention_kernel_of_a_device_has_a_rate(device: A
     peaks = dict(device.peak_flops)
     order = [peaks[d] for d in (Dtype.FP32, Dtype.BF16, Dtype.FP8, Dtype.FP4) if d in peaks]
     assert order == sorted(order)
+
+
+@EVERY
+def test_number_formats_are_those_of_the_compute_capability(device: Accelerator) -> None:
+    """bf16 and tf32 from 8.0 on (Ampere), fp8 from 8.9 (Ada, Hopper), fp4 from 10.0 (Blackwell)."""
+    if device.vendor != "NVIDIA":
+        return
+    generation = generation_of(device)
+    formats = {dtype for dtype, _ in device.peak_flops}
+    for dtype, least in ((Dtype.BF16, 8), (Dtype.TF32, 8), (Dtype.FP4, 10)):
+        assert (dtype in formats) == (generation >= least), (
+            f"{device.name} has compute capability {generation}, and {dtype} is from {least} on:"
+            f" change `peaks` of its entry in {ENTRIES}, or its kind in {LISTED}"
+        )
+    assert Dtype.FP8 in formats or generation < 9, f"`peaks` of {device.name} in {ENTRIES}: no fp8"
 
 
 @EVERY
@@ -211,12 +232,10 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
         names = {rates.generation for rates in device.attention}
         ampere = device.vendor == "NVIDIA" and generation_of(device) >= 8
         if device.vendor == "NVIDIA":
-            require_members(
-                [device.name] if generation_of(device) else [], [device.name], GENERATIONS
-            )
+            require_members([device.name] if generation_of(device) else [], [device.name], LISTED)
         told = (
             f"{device.name} has the kernels {sorted(names)}: change `kernels` or `attention` of its"
-            f" entry in src/shardwright/hardware/catalog, or its number in {GENERATIONS}"
+            f" entry in src/shardwright/hardware/catalog, or its kind in {LISTED}"
         )
         assert ("cudnn" in names) == ampere, told
         assert ("flash-2" in names) == (ampere or device.vendor == "AMD"), told

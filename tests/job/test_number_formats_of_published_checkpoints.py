@@ -28,13 +28,13 @@ def test_a_word_means_one_checkpoint_of_a_model() -> None:
 
 
 def test_names_win_over_words() -> None:
-    usual = find_checkpoint("deepseek-r1", words="fp4")
-    named = find_checkpoint("deepseek-r1", words="fp4", name="nvidia/DeepSeek-R1-FP4")
+    usual = find_checkpoint("deepseek-r1", number_format="fp4")
+    named = find_checkpoint("deepseek-r1", number_format="fp4", name="nvidia/DeepSeek-R1-FP4")
     assert usual is not None
     assert named is not None
     assert (usual.precision.output, named.precision.output) == (usual.precision.experts, None)
     assert (usual.precision.kv, named.precision.kv) == (NumberFormat.FP8, NumberFormat.BF16)
-    assert find_checkpoint("llama-7b", words="fp4") is None
+    assert find_checkpoint("llama-7b", number_format="fp4") is None
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_names_win_over_words() -> None:
 def test_devices_without_four_bit_units_unpack_weights(
     units: bool, activations: NumberFormat
 ) -> None:
-    found = find_checkpoint("llama-3.3-70b", words="fp4")
+    found = find_checkpoint("llama-3.3-70b", number_format="fp4")
     assert found is not None
     formats = found.formats(fp4_units=units)
     assert (formats.mlp.weights, formats.mlp.activations) == (NumberFormat.NVFP4, activations)

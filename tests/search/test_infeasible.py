@@ -12,9 +12,9 @@ from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid import infeasible_hints
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
-from shardwright.search.grid.changes_of_infeasible_request import least_memory_space
+from shardwright.search.grid.changes_of_infeasible_request import least_memory_space, same_choices
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import on_all_devices
+from shardwright.search.grid.members.grid_search_space import AXES, on_all_devices
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
@@ -256,6 +256,16 @@ def _hints(error: InfeasibleError) -> list[str]:
 
 
 LITTLE = {"seq_len": 2048, "global_batch": 16}
+
+
+def test_the_wider_space_is_the_exhaustive_one_with_the_same_pins() -> None:
+    case = asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"mbs": ("1",)})
+    wide = exhaustive_space(case.problem, case.facts)
+    space = same_choices(case.space, case.facts, case.problem, case.problem, kind="exhaustive")
+    assert space.name == "exhaustive"
+    assert space.of("mbs") == (1,)
+    assert all(space.of(axis) == wide.of(axis) for axis in AXES if axis != "mbs")
+    assert any(wide.of(axis) != case.space.of(axis) for axis in AXES if axis != "mbs")
 
 
 def test_hints_are_of_the_whole_world_software_first_and_each_is_verified_by_a_search() -> None:

@@ -22,16 +22,35 @@ REQUEST = {
     "global_batch": 64,
 }
 PATHS = ("/etc/passwd", "../secret.yaml", "here.yaml", "~/config.json", "a\nb", "c:\\x.yml", ".")
+FILES_OF_CLUSTERS = (
+    *PATHS[1:-1],
+    " x.YAML ",
+    "x.yaml,network=2x",
+    "/x.json, price=2x",
+    "{nodes: []}",
+)
+"""Texts of which a cluster would be read from a file, or which are one."""
 
 
 @pytest.mark.parametrize("field", FILE_NAMES)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_is_refused_in_every_field_that_may_be_one(field: str, path: str) -> None:
-    if field == "cluster" and not (path.endswith((".yaml", ".yml")) or "\n" in path):
+    if field == "cluster" and path not in FILES_OF_CLUSTERS:
         pytest.skip("an expression, which no file is opened for")
     with pytest.raises(ShardwrightError, match="no request names a file") as refused:
         require_no_path(Request(**{**REQUEST, field: path}))
     assert f"files.{field}" in refused.value.hint
+
+
+@pytest.mark.parametrize("text", FILES_OF_CLUSTERS)
+def test_whatever_the_planner_reads_as_a_cluster_file_is_refused(text: str) -> None:
+    with pytest.raises(ShardwrightError, match="no request names a file"):
+        require_no_path(Request(**{**REQUEST, "cluster": text}))
+
+
+def test_a_given_cluster_file_may_have_scale_factors() -> None:
+    scaled = Request(**{**REQUEST, "cluster": f"{FILE_NAMES['cluster']},network=2x"})
+    require_no_path(scaled, given={"cluster"})
 
 
 def test_every_field_that_a_plan_file_resolves_is_checked() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.errors import ShardwrightError
-from shardwright.web.request_guard import Access, RequestGuard, error_document
+from shardwright.web.request_guard import Access, RequestGuard
 from shardwright.web.server_limits import ServerLimits
 
 LOCAL = Access(hosts=frozenset({"127.0.0.1"}))
@@ -203,8 +202,3 @@ def test_a_request_that_the_end_of_the_server_cancels_has_an_answer() -> None:
         assert (connection.status, connection.message) == (408, "this server ends")
 
     asyncio.run(scenario())
-
-
-def test_errors_have_the_form_of_the_command_line() -> None:
-    found = error_document(ShardwrightError("a\nb", hint="c"))["error"]
-    assert found == {"kind": "ShardwrightError", "message": "a b", "hint": "c", "exit_code": 1}

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
 from typing import Any
 
-from shardwright.web.answer_events import AnswerTexts, Event, FailedQuestion, ProgressEvent
+from shardwright.errors import ModelError
+from shardwright.web.answer_events import (
+    AnswerTexts,
+    Event,
+    Events,
+    FailedQuestion,
+    ProgressEvent,
+    error_text,
+)
+from shardwright.web.answer_events import failed as event_of
 from shardwright.web.shared_answers import SharedAnswers
 
 
@@ -15,17 +24,19 @@ def progress(text: str) -> ProgressEvent:
 
 
 class Searches:
-    """Searches that go on when they are told to."""
+    """Searches that go on when they are told to, and end with an event or an error."""
 
-    def __init__(self, last: Event) -> None:
+    def __init__(self, last: Event | Exception) -> None:
         self.last, self.begun, self.ended = last, 0, 0
         self.go_on = asyncio.Event()
 
-    async def __call__(self, verb: str, body: Any) -> AsyncIterator[Event]:
+    async def __call__(self, verb: str, body: Any) -> Events:
         self.begun += 1
         try:
             yield progress("one")
             await self.go_on.wait()
+            if isinstance(self.last, Exception):
+                raise self.last
             yield self.last
         finally:
             self.ended += 1
@@ -70,6 +81,42 @@ def test_one_who_leaves_ends_the_search_only_if_nobody_else_follows() -> None:
         assert await all_of(answers, "a") == [progress("one"), ANSWER]
 
     asyncio.run(scenario())
+
+
+def test_one_who_reads_slowly_has_the_answer_too() -> None:
+    """Also where it comes while an earlier event is being sent."""
+
+    async def scenario() -> None:
+        searches = Searches(ANSWER)
+        events = SharedAnswers(searches, cache_bytes=10_000).events("a", "plan", None)
+        assert await anext(events) == progress("one")
+        searches.go_on.set()
+        await asyncio.sleep(0.01)
+        assert [event async for event in events] == [ANSWER]
+
+    asyncio.run(scenario())
+
+
+def test_an_unexpected_error_ends_the_question_of_all_who_follow() -> None:
+    async def scenario() -> None:
+        searches = Searches(ZeroDivisionError("a\nb"))
+        searches.go_on.set()
+        answers = SharedAnswers(searches, cache_bytes=10_000)
+        both = asyncio.gather(*(all_of(answers, "a") for _ in range(2)))
+        for events in await asyncio.wait_for(both, timeout=30):
+            assert isinstance(events[-1], FailedQuestion)
+            assert events[-1].message == "unexpected ZeroDivisionError: a b"
+            assert events[-1].exit_code == 1
+        assert answers.kept("a") is None
+
+    asyncio.run(scenario())
+
+
+def test_errors_have_the_form_of_the_command_line() -> None:
+    document = json.loads(error_text(event_of(ModelError("a\nb", hint="c"))))
+    assert document == {
+        "error": {"kind": "ModelError", "message": "a b", "hint": "c", "exit_code": 3}
+    }
 
 
 def failed(exit_code: int) -> FailedQuestion:

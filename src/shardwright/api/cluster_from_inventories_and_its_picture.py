@@ -83,7 +83,7 @@ def _is_nccl_tests(text: str) -> bool:
 
 
 def _read_nccl_tests(text: str, *, name: str) -> Inventory:
-    """Read each collective's largest bus bandwidth over large messages from nccl-tests output."""
+    """Read each collective's largest large-message bus bandwidth per device count."""
     rates: list[BusRate] = []
     largest = 0
     for (collective, devices), points in points_by_group(parse_nccl_tests(text, name=name)).items():

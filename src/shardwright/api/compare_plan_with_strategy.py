@@ -144,7 +144,7 @@ def _broken_rules(problem: Problem, requested: Grid | Plan) -> tuple[Violation, 
 def _fate_in_search(
     stored: StoredSimulation, problem: Problem, grid: Grid | None, other: Simulation | None
 ) -> LocatedGrid:
-    """The fate of a strategy in the search behind a stored plan, with reason and lower bound."""
+    """Fate of a strategy in a stored plan's search; `other` = its simulation, None if illegal."""
     if not isinstance(stored, StoredPlan):
         return LocatedGrid(
             fate=Fate.UNSEARCHED, reason="the plan is one strategy that was simulated"

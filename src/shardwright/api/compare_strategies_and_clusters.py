@@ -9,7 +9,7 @@ from shardwright.api import simulate_strategy
 from shardwright.api.searches.device_and_batch_sweeps import simulate_best_plan
 from shardwright.api.training_run_cost import with_training_cost
 from shardwright.errors import ShardwrightError
-from shardwright.progress_callback import Progress
+from shardwright.progress_callback import Progress, beside
 from shardwright.search.comparison_row import Compared
 from shardwright.search.search_request import Request
 
@@ -23,7 +23,7 @@ def compare(
     prices: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Compared, ...]:
-    """Simulate each strategy on each cluster; without strategies, each cluster's best plan.
+    """Simulate each strategy on each cluster, with training costs; no strategies = the best plans.
 
     Args:
         request: values that all strategies and clusters share; its cluster is ignored.
@@ -40,7 +40,12 @@ def compare(
         try:
             simulated += [
                 simulate_strategy.simulation(cluster_request, strategy=text) for text in strategies
-            ] or [simulate_best_plan(cluster_request, progress=progress)]
+            ] or [
+                simulate_best_plan(
+                    cluster_request,
+                    progress=beside(progress, cluster) if len(clusters) > 1 else progress,
+                )
+            ]
         except ShardwrightError as error:
             error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message
             raise

@@ -36,7 +36,7 @@ def draw(
     seq_len: int = 0,
     runtime: str = "",
 ) -> PlanPicture:
-    """Compute the picture of a plan, which `plan_text` and `plan_svg` of `report.pictures` draw.
+    """Picture of a plan from grid words or a file; with a cluster, also of its simulated step.
 
     Args:
         source: path of a plan file or of a text in the general notation, or a grid's text.
@@ -77,7 +77,7 @@ def draw(
 
 
 def with_device_kinds(picture: PlanPicture, problem: Problem) -> PlanPicture:
-    """The picture with the device kind of each row, if the cluster has several kinds."""
+    """The picture with each row's device kinds, joined by +; unchanged on a uniform cluster."""
     if problem.cluster.is_uniform:
         return picture
     names = kind_names(problem.cluster)

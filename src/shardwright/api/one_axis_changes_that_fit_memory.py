@@ -40,7 +40,7 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
 def memory_saving_words(
     grid: Grid, *, factors: Sequence[int] = FACTORS
 ) -> Iterator[tuple[str, str]]:
-    """Yield (axis, grid word) of changes that save memory: recompute, ZeRO, offload, degrees.
+    """Yield (axis, grid word) of changes that may save memory: recompute, ZeRO, offload, degrees.
 
     Args:
         factors: by which degrees grow and the microbatch shrinks.

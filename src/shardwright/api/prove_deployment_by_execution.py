@@ -53,7 +53,7 @@ POLLING: Final = 2
 
 
 def prove_deployment(request: ServingRequest, *, progress: Progress | None = None) -> ServedProof:
-    """Serve a small model under a deployment and compare its logits with the unsplit model's.
+    """Serve a small model on virtual devices; DataError if logits differ from the unsplit model's.
 
     The model has the same structure; one worker of each pool serves it.
 
@@ -106,7 +106,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
         [side.state(requests) for side in sides],
         arrivals=requests.arrival_s.astype(np.int64).tolist(),
         stages=[worker.pp for worker in workers],
-        turns=TRANSFER_TURNS,
+        transfer_turns=TRANSFER_TURNS,
         simulated=log,
         seed=request.seed,
     )
@@ -144,7 +144,7 @@ class _SmallWorker:
         log: list[tuple[int, int, int]] = []
 
         def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
-            """Log (second, request, tokens) of an iteration's requests that stay running."""
+            """Log (second, request, tokens) of an iteration's requests, except preempted ones."""
             for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
                 if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))

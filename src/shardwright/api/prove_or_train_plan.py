@@ -33,7 +33,7 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None) -> PlanProof:
-    """Run a small model under a stored plan and compare loss and gradients with the unsplit model.
+    """Run a small model under a plan; DataError if loss or gradients differ from the unsplit model.
 
     The model has the same structure; devices are virtual.
 
@@ -87,7 +87,7 @@ def predict_on_own_cluster(stored: PlanOfProblem) -> PredictedRun:
 
 
 def predict_on_profile(saved: StoredSimulation, profile: Path, *, formats: str) -> PredictedRun:
-    """Predict a stored plan on as many devices of a measured machine under Shardwright's engine.
+    """Predict a stored plan's run on a profile's accelerator, in the job's formats or in fp32.
 
     Args:
         profile: file of `shardwright calibrate`.

@@ -285,7 +285,7 @@ def _checked_memory(problem: ServingProblem, pool: WorkerPool, longest: int) -> 
 def _joules_per_token(
     cluster: Cluster, deployment: Deployment, tokens_per_second: float
 ) -> float | None:
-    """Joules a token if all devices draw their power limit; None if the limit is not known."""
+    """Joules a token with all devices at their power limit; None for no known limit or tokens."""
     power = power_limit(cluster.node.accelerator)
     return (
         power.watts * deployment.devices / tokens_per_second

@@ -14,7 +14,7 @@ from shardwright.search.simulated_strategy import Simulation
 def with_training_cost(
     simulation: Simulation, *, tokens: float, prices: Mapping[str, float]
 ) -> Compared:
-    """Add the seconds and dollars of training on `tokens` to a simulated strategy; 0 = not known.
+    """Add seconds and dollars of training on `tokens` (0 = not known) to a simulated strategy.
 
     Args:
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.

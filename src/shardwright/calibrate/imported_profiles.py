@@ -41,7 +41,7 @@ def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str)
 
 
 def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
-    """Profile with the kernel times and fitted collectives of a Kineto trace.
+    """Profile with a Kineto trace's seconds and calls by kernel class, and its fitted collectives.
 
     Collectives need two sizes or more. Fits use the shortest call of each size, because the others
     also wait for late ranks.
@@ -70,7 +70,7 @@ def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
 def fit_groups(
     groups: Points, *, reference: str
 ) -> tuple[tuple[CollectiveFit, ...], tuple[str, ...]]:
-    """Fit each (collective, devices) group of points; returns (fits, notes on failed groups)."""
+    """Fit each (collective, devices) group, citing `reference`: (fits, notes on failed groups)."""
     fits, notes = [], []
     for (kind, devices), points in groups.items():
         try:
@@ -81,7 +81,7 @@ def fit_groups(
 
 
 def merged_profiles(profile: Profile, imported: Profile) -> Profile:
-    """Merge two profiles: collectives of `imported` win, its other values fill gaps.
+    """Merge: `imported` wins per (collective, devices); its other values only fill what is unset.
 
     Notes are those of both.
     """

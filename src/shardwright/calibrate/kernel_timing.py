@@ -67,7 +67,7 @@ class Timer:
         return float(begin.elapsed_time(end)) * 1e-3
 
     def sustained(self, kernel: Callable[[], Any], *, seconds: float) -> float:
-        """Seconds of one call in the second half of a run that lasts `seconds`.
+        """Mean seconds of one call in the second half of a run that lasts at least `seconds`.
 
         Clocks have settled under the power limit by then.
         """
@@ -81,7 +81,7 @@ class Timer:
 
 
 def native_dtypes(device: str) -> tuple[Dtype, ...]:
-    """Number formats whose GEMMs `device` has hardware units for, according to torch."""
+    """GEMM formats to measure: BF16, FP16, TF32 on GPUs from 8.0, FP16, FP32 older, FP32 on CPU."""
     if device == "cuda":
         major = torch.cuda.get_device_capability()[0]
         return (Dtype.BF16, Dtype.FP16, Dtype.TF32) if major >= 8 else (Dtype.FP16, Dtype.FP32)

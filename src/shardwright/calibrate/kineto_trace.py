@@ -243,7 +243,7 @@ def _positive_count(arguments: Mapping[str, Any], name: str) -> int:
 
 
 def _traced_collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollective | None:
-    """Collective call from an event's arguments; None where kind, size or group is missing.
+    """Collective call with its larger message's bytes; None where kind, size or group is missing.
 
     The full buffer is the larger of input and output.
     """

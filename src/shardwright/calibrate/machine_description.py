@@ -15,7 +15,7 @@ _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "instinct", "quadro")
 
 
 def accelerator_name(device: str) -> str:
-    """Catalog name that is the longest beginning of the driver's device name, else that name.
+    """Longest catalog name that the GPU driver's device name begins with, else that name, or "cpu".
 
     The driver's name itself where the catalog knows none.
     """
@@ -56,7 +56,7 @@ def host_memory() -> int:
 
 
 def device_memory(device: str, *, num_devices: int) -> int:
-    """Bytes that a program may allocate on one device; ranks on a processor share the host's."""
+    """Total bytes of a GPU's memory, or the host's shared equally by `num_devices` CPU ranks."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[1])
     return host_memory() // num_devices

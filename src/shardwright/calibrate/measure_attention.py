@@ -39,7 +39,7 @@ def attention_shapes(device: str, *, tiny: bool = False) -> tuple[Shape, ...]:
 
 
 def attention_generations(device: str) -> tuple[str, ...]:
-    """Attention kernel generations to measure; a processor has no cuDNN attention."""
+    """Attention kernel generations to measure: all that torch has on CUDA, flash-2 on a CPU."""
     return tuple(BACKENDS) if device == "cuda" else ("flash-2",)
 
 

@@ -163,7 +163,7 @@ def _slowest_attention(measured_points: Sequence[AttentionPoint]) -> AttentionPo
 def _measure_attention_kernels(
     timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
 ) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
-    """Measure all attention kernels in the first 16-bit dtype; returns (points, notes).
+    """Measure all attention kernels in BF16, else FP16, else the first dtype: (points, notes).
 
     In the first dtype where none has 16 bits.
     """

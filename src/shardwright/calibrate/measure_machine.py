@@ -108,7 +108,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
 
 
 def _choose_device(wanted: str) -> str:
-    """Device to measure: the wanted one, or CUDA where there is one; UsageError if missing."""
+    """Device to measure: `wanted`, or if empty CUDA where present; UsageError if not available."""
     if wanted not in ("", "cpu", "cuda"):
         raise UsageError(f"--device {wanted[:40]!r} is not a device", hint="cpu or cuda")
     available = torch.cuda.is_available()
@@ -120,7 +120,7 @@ def _choose_device(wanted: str) -> str:
 
 
 def _choose_ranks(settings: Calibration, device: str) -> int:
-    """Number of ranks to measure; UsageError if there are fewer devices."""
+    """Number of ranks to measure, by default all GPUs or 2 on a CPU; UsageError if out of range."""
     most = torch.cuda.device_count() if device == "cuda" else available_cores()
     ranks = settings.ranks or (most if device == "cuda" else min(2, most))
     if device == "cuda" and ranks > most:

@@ -156,7 +156,7 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
 def points_by_group(
     points: Iterable[NcclPoint],
 ) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
-    """(collective, devices) -> (bytes, seconds) points, out-of-place if there are any.
+    """(collective, devices) -> (bytes, seconds) points, in-place only if none is out-of-place.
 
     In-place points count only where there are no others.
     """
@@ -178,7 +178,7 @@ def _unprefixed_lines(text: str) -> Iterator[str]:
 
 
 def _required_kind(kind: str, name: str) -> str:
-    """Collective that an nccl-tests program measures; DataError for an unknown program."""
+    """Collective of an nccl-tests program like `all_reduce`; DataError if the program is empty."""
     if not kind:
         known = ", ".join(f"{k}_perf" for k in KINDS)
         raise DataError(

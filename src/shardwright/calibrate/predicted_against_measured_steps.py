@@ -136,7 +136,7 @@ def _check_row(name: str, prediction: Prediction, measured: MeasuredStep) -> Che
 
 
 def peak_bytes(prediction: Prediction) -> int:
-    """Predicted bytes at the peak of a step that frees its gradients after the update.
+    """Peak bytes predicted for a step, counting the larger of activations and gradients, not both.
 
     A prediction counts gradients that are kept. In this step there are none at the loss, where
     activations and logits are largest; after the backward pass those are freed.

@@ -90,7 +90,7 @@ def _note_uncached_kernels() -> None:
 
 
 def _report_error(error: Exception, *, as_json: bool) -> int:
-    """Report an error on standard error, and as JSON if asked; returns its exit code."""
+    """Report an error on standard error, and as JSON on standard output if asked; its exit code."""
     if isinstance(error, MemoryError):
         error = ResourceError(
             "not enough memory",
@@ -141,7 +141,7 @@ def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
 
 @contextmanager
 def _announcing_compilation(*, has_progress_bar: bool) -> Iterator[None]:
-    """Context that announces on standard error that a first run compiles kernels.
+    """Context: say on standard error that kernels are compiled, unless a progress bar will show.
 
     Nothing is announced where a progress bar would be `seen`.
     """

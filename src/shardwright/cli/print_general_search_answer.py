@@ -35,7 +35,7 @@ def print_general(
     output: Path | None,
     form: AnswerForm,
 ) -> int:
-    """Write the answer of a general search to `output` and print it; returns the exit code."""
+    """Write a general search's answer to `output`, print it; exit code 0, 130 (stop) or no fit."""
     stored = stored_general(answer)
     is_line = form.quiet and not form.as_json
     unsearched = None if is_line or STOP.is_set() else search.unsearched_options(answer)

@@ -104,7 +104,7 @@ def algorithm_named(name: str) -> CollectiveAlgorithm:
 
 @cache
 def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[CollectiveAlgorithm, ...]:
-    """Algorithms of a library that can run `kind`, in the registry's order; may be empty.
+    """Algorithms of a library that can run `kind`, in order; RuntimeModelError if it is unknown.
 
     Ties go to the first.
     """

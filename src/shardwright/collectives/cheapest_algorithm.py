@@ -37,7 +37,7 @@ class PriceList:
     lines: tuple[Line | None, ...]
 
     def seconds(self, volume: FloatArray) -> tuple[FloatArray, IntArray]:
-        """Seconds of the cheapest algorithm for each group, and its index; inf where none is legal.
+        """(cheapest algorithm's seconds by group, index in `algorithms`); (inf, 0) if none legal.
 
         Args:
             volume: bytes of the full buffer on the wire, shape (n,) or (1,).
@@ -68,7 +68,7 @@ def price_list(
     span: Span | SpanQuantities,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> PriceList:
-    """List alpha and beta of every algorithm that can run `kind` over the groups of `span`.
+    """Alpha and beta by group of each algorithm that can run `kind`; None means all registered.
 
     Args:
         span: the groups; prepared by `span_quantities` where a span is priced for several kinds.
@@ -108,7 +108,7 @@ def collective_seconds(
     span: Span | SpanQuantities,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """Uncontended seconds of the cheapest legal algorithm by group (inf if none), and its index.
+    """(uncontended seconds of the cheapest algorithm by group, its index); (inf, 0) where illegal.
 
     min over algorithms of (alpha + V beta); 0 for groups of one member; inf where no algorithm is
     legal.

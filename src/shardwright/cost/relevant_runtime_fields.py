@@ -154,9 +154,7 @@ def sums_problem(problem: Problem) -> Problem:
 
 def with_free_parts_of_blocks(problem: Problem) -> Problem:
     """The problem with only those of its free parts that a block's cost depends on."""
-    if not problem.free_parts:
-        return problem
-    return _with_free_parts_among(Same(problem), _PARTS_OF_BLOCKS)
+    return _with_free_parts_among(problem, _PARTS_OF_BLOCKS)
 
 
 def with_free_parts_of_sums(problem: Problem) -> Problem:
@@ -164,20 +162,20 @@ def with_free_parts_of_sums(problem: Problem) -> Problem:
 
     Gradient reduction, parameter all-gather, the update and the reduction of scales.
     """
-    if not problem.free_parts:
+    return _with_free_parts_among(problem, _PARTS_OF_SUMS)
+
+
+def _with_free_parts_among(problem: Problem, parts: frozenset[str]) -> Problem:
+    """The problem with only those of its free parts that are in `parts`, one object for equals."""
+    if problem.free_parts <= parts:
         return problem
-    return _with_free_parts_among(Same(problem), _PARTS_OF_SUMS)
+    return _with_free_parts(Same(problem), problem.free_parts & parts)
 
 
 @lru_cache(maxsize=256)
-def _with_free_parts_among(problem: Same[Problem], parts: frozenset[str]) -> Problem:
-    """The problem with only those of its free parts that are in `parts`, one object for equals."""
-    kept = problem.value.free_parts & parts
-    return (
-        problem.value
-        if kept == problem.value.free_parts
-        else one_of_equals(replace(problem.value, free_parts=kept))
-    )
+def _with_free_parts(problem: Same[Problem], free_parts: frozenset[str]) -> Problem:
+    """The problem with other free parts, one object for equals (cached)."""
+    return one_of_equals(replace(problem.value, free_parts=free_parts))
 
 
 def _is_narrow(problem: Problem) -> bool:

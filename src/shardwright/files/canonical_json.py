@@ -16,7 +16,7 @@ MAX_FILE_BYTES: Final = 64 * 1024**2
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """Canonical JSON text of a document: sorted keys, floats to `DIGITS` digits, final newline."""
+    """Canonical JSON text: sorted keys, floats to `DIGITS` significant digits, final newline."""
     return (
         json.dumps(
             canonical_value(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False
@@ -26,7 +26,7 @@ def to_text(document: Mapping[str, Any]) -> str:
 
 
 def canonical_value(value: Any) -> Any:
-    """Round floats of nested mappings and sequences to `DIGITS` digits; infinite, NaN: null.
+    """Round floats of nested values to `DIGITS` significant digits; infinite and NaN become None.
 
     An infinite or undefined number is null.
     """

@@ -39,7 +39,7 @@ def _value_text(value: Any) -> str:
 
 
 def leaves(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of every leaf of a document.
+    """Yield (dotted path, value) of every leaf of a document, empty objects and lists included.
 
     An empty object or list is a leaf.
     """

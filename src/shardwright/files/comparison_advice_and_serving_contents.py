@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from shardwright.files.dataclass_to_json import Names
-from shardwright.files.plan_and_simulation_file_contents import NAMES, StoredSimulation
+from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.serving.step_times.worker_memory import WorkerMemory
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.rule_violations import Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +78,6 @@ class StoredJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenRule:
-    """A rule that a launch breaks."""
-
-    rule: str
-    path: str
-    message: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitingPart:
     """A part of the launch's step, with its seconds."""
 
@@ -114,15 +102,9 @@ class StoredChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestChange:
+class BestChange(StoredChange):
     """The best strategy as a change of the launch, with the certificate of its search."""
 
-    change: str
-    strategy: str
-    step_time_s: float
-    gain: float
-    remove: tuple[StoredSetting, ...]
-    add: tuple[StoredSetting, ...]
     certificate: Certificate
 
 
@@ -142,7 +124,7 @@ class StoredAdvice:
     settings: tuple[ReadSetting, ...]
     notes: tuple[str, ...]
     legal: bool
-    broken: tuple[BrokenRule, ...]
+    broken: tuple[Violation, ...]
     prediction: Prediction | None
     limited_by: tuple[LimitingPart, ...]
     causes: tuple[StoredChange, ...]
@@ -211,7 +193,3 @@ class StoredServing:
     pools: tuple[StoredPool, ...]
     joules_per_token: float | None
     notes: tuple[str, ...]
-
-
-CONTENT_NAMES: Final[Names] = NAMES
-"""Names of fields that differ in the documents, as in plan files."""

@@ -34,7 +34,7 @@ def typed_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def default_of(kind: Any, field: str) -> Any:
-    """Default value of a dataclass's field, or `...` where it has none."""
+    """Default value of a dataclass's field; `...` where it has none or only a default factory."""
     default = kind.__dataclass_fields__[field].default
     return ... if default is dataclasses.MISSING else default
 
@@ -57,7 +57,7 @@ def mapping_value_type(hint: Any) -> Any:
 
 
 def to_json_value(value: Any, *, names: Names, hint: Any = None) -> Any:
-    """Convert a dataclass, tuple, grid or plan to JSON's types; `names` rename or nest fields."""
+    """Convert a dataclass, grid or plan to JSON's types; `names` rename, nest or drop fields."""
     if mapping_value_type(hint) is not None:
         return {key: to_json_value(item, names=names) for key, item in value}
     if isinstance(value, tuple):

@@ -25,7 +25,7 @@ class ListLength:
 
 
 def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
-    """Raise DataError unless every list of a stored plan has as many items as it must have.
+    """Raise DataError unless a stored plan's lists have needed lengths, and stages count from 0.
 
     Args:
         name, hint: of the file, for messages.

@@ -53,7 +53,7 @@ def _rows_type(counts: int, numbers: int) -> Any:
 
 
 def _points_type(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
-    """pydantic type of such a list whose rows become named tuples `kind`."""
+    """pydantic type of a list of rows as `_rows_type`, which become named tuples `kind`."""
     return annotated[
         _rows_type(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
     ]

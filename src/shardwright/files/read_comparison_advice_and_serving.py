@@ -8,7 +8,6 @@ from typing import Any, Final
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import parse_json, to_text
 from shardwright.files.comparison_advice_and_serving_contents import (
-    CONTENT_NAMES,
     BestChange,
     StoredAdvice,
     StoredChange,
@@ -16,6 +15,7 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredCost,
     StoredServing,
 )
+from shardwright.files.plan_and_simulation_file_contents import NAMES
 from shardwright.files.read_plan_and_simulation_files import LIMITS, parse_saved
 from shardwright.files.strict_pydantic_models_of_dataclasses import DocumentModel, Signed
 
@@ -23,13 +23,13 @@ COMPARE_HINT: Final = "write the file again with `shardwright compare ... -o FIL
 ADVISE_HINT: Final = "write the file again with `shardwright advise ... -o FILE`"
 SERVE_HINT: Final = "write the file again with `shardwright serve-simulate ... -o FILE`"
 _SIGNED_GAIN: Final = {"gain": Signed}
-_COST: Final = DocumentModel(kind=StoredCost, names=CONTENT_NAMES, limits={})
+_COST: Final = DocumentModel(kind=StoredCost, names=NAMES, limits={})
 _ADVICE: Final = DocumentModel(
     kind=StoredAdvice,
-    names=CONTENT_NAMES,
+    names=NAMES,
     limits={**LIMITS, StoredChange: _SIGNED_GAIN, BestChange: _SIGNED_GAIN},
 )
-_SERVING: Final = DocumentModel(kind=StoredServing, names=CONTENT_NAMES, limits={})
+_SERVING: Final = DocumentModel(kind=StoredServing, names=NAMES, limits={})
 _FURTHER_SERVING: Final = ("sources", "execution")
 """Fields that `serve-simulate --explain` and `--execute` add; a report shows neither."""
 OtherAnswer = StoredComparison | StoredAdvice | StoredServing
@@ -97,7 +97,7 @@ def _read_advice(document: dict[str, Any], name: str) -> StoredAdvice:
 
 
 def _read_serving(document: dict[str, Any], name: str) -> StoredServing:
-    """Read a serving result, without the facts that options add."""
+    """Read a serving result; the fields that command options add are dropped."""
     body = {key: value for key, value in document.items() if key not in _FURTHER_SERVING}
     return _SERVING.read(body, name=name, hint=SERVE_HINT)
 

@@ -122,7 +122,7 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
 
 
 def require_breakdown_sum(saved: StoredSimulation, *, name: str = "plan file") -> None:
-    """Raise DataError unless the parts of a stored step's breakdown add up to the step time.
+    """Raise DataError unless a stored step's breakdown sums to the step time, within 1e-6 of it.
 
     `check` recomputes every number; this function is for commands that only show the file.
     """

@@ -130,7 +130,7 @@ class DocumentModel(Generic[T]):
             raise document_error(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
-        """pydantic type that validates an object and builds the dataclass; a name inside itself."""
+        """pydantic type that validates an object and builds `kind`; a ForwardRef inside itself."""
         if kind in self._models:
             return self._models[kind]
         # By its own name pydantic finds the model without the validator that builds the dataclass.
@@ -233,7 +233,7 @@ def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
 
 
 def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Pairs of an object: largest first if any number is a float, else in file order."""
+    """Pairs of an object: largest absolute value first if any is a float, else in file order."""
     largest = (
         sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
         if any(isinstance(v, float) for v in values.values())

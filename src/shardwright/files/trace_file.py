@@ -115,7 +115,7 @@ def trace_text(*traces: StepTrace) -> str:
 
 
 def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of one device: names, spans and memory."""
+    """Yield the trace events of one device as process `pid`: names, spans and memory samples."""
     spans = [span for span in trace.spans if span.device == device.device]
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
     yield _metadata_event(
@@ -154,7 +154,7 @@ def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Itera
 
 
 def _thread_number(pid: int, track: Track) -> int:
-    """Thread number of a track of a process."""
+    """Thread number of a track: pid times `THREADS_OF_PROCESS`, plus the track's index."""
     return pid * THREADS_OF_PROCESS + TRACKS.index(track)
 
 
@@ -214,7 +214,7 @@ def _microseconds(picoseconds: int) -> float:
 
 
 def _span_name(span: Span) -> str:
-    """Name of a span's event, such as ``F 3 chunk 1``.
+    """Name of a span's event from kind, microbatch and chunk, such as ``F 3 chunk 1``.
 
     Perfetto gives names that differ only in numbers one colour.
     """
@@ -226,7 +226,7 @@ def _span_name(span: Span) -> str:
 
 
 def _span_arguments(span: Span) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a span that differ from their defaults."""
+    """Yield (name, value) of a span's kind, and of its arguments that differ from defaults."""
     yield "kind", span.kind
     for name, usual in _WORDS.items():
         value = getattr(span, name)

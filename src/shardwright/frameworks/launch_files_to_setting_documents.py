@@ -47,7 +47,7 @@ CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
 def documents_of(
     text: str, name: str, given: Mapping[str, str], sources: Sources | None = None
 ) -> Iterator[Document]:
-    """Parse a file into documents; of a script, its commands and the files that it writes.
+    """Parse a file into documents; of a script, one for each command and each file that it writes.
 
     Args:
         name: the file's name; the suffix gives the form.
@@ -182,7 +182,7 @@ def documents_of_files(
 
 
 def _with_best_command(documents: Sequence[Document], framework: str) -> list[Document]:
-    """Keep all documents but a script's commands, and of these the most strongly claimed.
+    """Documents without commands, save the most strongly claimed one (of equal: most settings).
 
     Of equal claims, the command with most settings is kept. Other documents are kept.
     """

@@ -54,7 +54,7 @@ def read_launch(
     runtime: str = "",
     given: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Read files into a `Launch`; settings of a later file take precedence.
+    """Read files, or texts of arguments (``--...``), into a `Launch`; later settings win.
 
     Args:
         paths: shell scripts, JSON, YAML, TOML or Python files; or arguments as text, which begin
@@ -158,7 +158,7 @@ def launch_of_files(
 def _function_named(
     files: Sequence[tuple[str, str]], given: Mapping[str, str], framework: str
 ) -> Mapping[str, str]:
-    """Setting -> function of a Python file that a script beside it names (``--config llama3_8b``).
+    """Setting -> function of a given Python file that a script names; empty without a .py file.
 
     The result is by the name of the setting.
     """
@@ -186,7 +186,7 @@ def _frameworks_of_launch(reader: LaunchReader) -> list[Claimant]:
 def _merged_settings(
     documents: Sequence[Document], frameworks: Sequence[Claimant]
 ) -> dict[str, str]:
-    """Settings of all files, later ones winning, with those of the framework's launchers."""
+    """Settings of documents and launchers merged; later ones win, ``auto`` replaces no value."""
     launchers = {launcher for framework in frameworks for launcher in framework.signature.launchers}
     merged: dict[str, str] = {}
     for document in documents:
@@ -262,7 +262,7 @@ def _text_beside(name: str, folders: Sequence[Path]) -> str | None:
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """Setting -> text of all documents in files, given as (name, text).
+    """Setting -> text of all documents in files, given as (name, text); later ones win.
 
     Raises:
         DataError: a file cannot be read.
@@ -272,7 +272,7 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 
 
 def _reader_of_files(documents: Sequence[Document], framework: str) -> LaunchReader:
-    """Reader of the framework that the user names, else of the strongest claim on the files.
+    """Reader of the framework named, else of the strongest claim; DataError if it is not read.
 
     Raises:
         DataError: no reader exists for the files, or they have no setting of the named framework.
@@ -304,7 +304,7 @@ def _reader_of_files(documents: Sequence[Document], framework: str) -> LaunchRea
 
 
 def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
-    """Documents of a reader's launch: claimed by its frameworks, or given and claimed by none.
+    """Documents claimed by a reader's frameworks, or given and by none; DataError if another's.
 
     Raises:
         DataError: a file that the user names is claimed by another framework alone.
@@ -332,7 +332,7 @@ def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> li
 
 
 def _require_understood(launch: Launch, document: Document, reader: LaunchReader) -> None:
-    """Raise DataError if too few settings of a framework's own file are understood.
+    """Raise DataError if too few settings (`LEAST_UNDERSTOOD`) of the framework's file are known.
 
     At least `LEAST_UNDERSTOOD` of them have to be understood.
 

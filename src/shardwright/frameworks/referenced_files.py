@@ -19,7 +19,7 @@ _HOSTS = ("hostfile", "machinefile", "nodelist", "nodefile")
 def with_named_files(
     documents: Sequence[Document], claimants: Sequence[Claimant], beside: FileLookup
 ) -> list[Document]:
-    """Documents, each preceded by the files that its settings name, which it overrides.
+    """Documents, each behind the files that its settings name; naming settings are taken out.
 
     Each named file stands before the document that names it, so the document's settings take
     precedence.

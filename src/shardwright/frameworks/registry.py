@@ -71,7 +71,7 @@ They also work for a model that the target itself cannot express.
 
 @cache
 def claimants() -> Mapping[str, Claimant]:
-    """Name -> framework, of all that can claim a launch file: readers, then refused frameworks."""
+    """Name -> framework, of all that can claim a launch file: refused frameworks, then readers."""
     return MappingProxyType(
         {
             **{name: framework for name, framework in NOT_READ.items() if name not in READERS},

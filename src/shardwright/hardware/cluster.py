@@ -113,10 +113,10 @@ class NodeKind:
 
     @property
     def network_per_device(self) -> Link:
-        """One device's share of the node's cards (a Link) while all devices that share them send.
+        """Link of one device: its equal share of the node's cards while all `sharing` devices send.
 
-        A device has at most one card's bandwidth. Each of 8 devices with 4 cards has half a card;
-        with 3 of them at work each has a whole card.
+        Where there are fewer cards than devices, a device has at most one card. Each of 8 devices
+        with 4 cards has half a card; with 3 of them at work each has a whole card.
         """
         share = max(self.nics / self.num_devices, min(1.0, self.nics / self.sharing))
         return replace(
@@ -274,7 +274,7 @@ class Cluster:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """Names of the zones, in the order of the nodes."""
+        """Distinct names of the zones, in order of first appearance among the node groups."""
         return tuple(dict.fromkeys(group.zone for group in self.groups))
 
     @property
@@ -303,7 +303,7 @@ class Cluster:
         return tuple(found)
 
     def described(self) -> str:
-        """Message text: devices, node size and domain size of each node group, joined by ``+``."""
+        """Message text: each group's sizes and zone, joined by ``+``; then the cluster's note."""
         parts = []
         for group in self.groups:
             kind, count = group.kind, group.count
@@ -319,7 +319,7 @@ class Cluster:
         return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Network levels of a uniform cluster, innermost first: island, node tiers, switch tiers.
+        """Uniform cluster's levels, innermost first: island, node tiers, switches to all devices.
 
         Bytes/s are achieved rates of one device's share.
         """

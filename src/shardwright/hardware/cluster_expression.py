@@ -140,7 +140,7 @@ def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
 
 
 def with_segment_islands(kind: NodeKind, *, count: int) -> NodeKind:
-    """Shrink a multi-node island to the most nodes that divide `count`, unless under half of it.
+    """Shrink an island to the most nodes that divide a larger `count`, if at least half of it.
 
     Schedulers place the most nodes an island that divide the job: 256 GB200 are 64 nodes of 4, and
     an island has 18 nodes. 16 divides 64, so each of 4 islands gives 64 of its 72 devices. Where
@@ -171,7 +171,7 @@ def _quoted(text: str) -> str:
 
 
 def _parse_count(text: str, *, term: str) -> int:
-    """Parse a positive count; ClusterError if it is none or too large."""
+    """Parse a count from 1 to `MAX_DEVICES` (``_`` may group digits); ClusterError otherwise."""
     digits = text.strip().replace("_", "")
     if not (digits.isascii() and digits.isdigit()) or int(digits[:18]) < 1:
         raise ClusterError(
@@ -187,7 +187,7 @@ def _parse_count(text: str, *, term: str) -> int:
 
 
 def _split_zone_and_price(term: str) -> tuple[str, str, float]:
-    """Split a term into (nodes, zone, dollars per device-hour); empty and 0.0 where not given."""
+    """Split ``NODES@ZONE/2usd`` into (nodes, zone, dollars per device-hour); empty, 0.0 if none."""
     rest, slash, price = term.partition("/")
     name, at, zone = rest.partition("@")
     if at and not _ZONE.fullmatch(zone.strip()):
@@ -200,7 +200,7 @@ def _split_zone_and_price(term: str) -> tuple[str, str, float]:
 
 
 def _parse_number_with_unit(text: str, unit: str, *, term: str) -> float:
-    """Parse a number that ends with `unit`; ClusterError if the text is none."""
+    """Parse ``2.5usd`` to 2.5, unconverted; ClusterError unless a number followed by `unit`."""
     found = _NUMBER.fullmatch(text.strip().lower().removesuffix(unit))
     if found is None or not text.strip().lower().endswith(unit):
         raise ClusterError(
@@ -210,7 +210,7 @@ def _parse_number_with_unit(text: str, unit: str, *, term: str) -> float:
 
 
 def parse_links(texts: Iterable[str]) -> Iterator[ZoneLink]:
-    """Parse links such as ``east~west=25gbps/60ms`` into one ZoneLink for each direction.
+    """Yield the ZoneLinks of ``east~west=25gbps/60ms``; both directions unless both are written.
 
     A link counts for both directions, unless the texts have a link of the other direction too.
     """
@@ -223,7 +223,7 @@ def parse_links(texts: Iterable[str]) -> Iterator[ZoneLink]:
 
 
 def _parse_link(text: str) -> ZoneLink:
-    """Parse one link between zones; ClusterError if it has no zones, rate or latency."""
+    """Parse ``a~b=10gbps/30ms/0.02usd`` into the link from a to b only; ClusterError if wrong."""
     zones, equals, rest = text.partition("=")
     source, joined, target = (part.strip() for part in zones.partition("~"))
     if not (equals and joined and _ZONE.fullmatch(source) and _ZONE.fullmatch(target)):
@@ -260,7 +260,7 @@ def _parse_link(text: str) -> ZoneLink:
 
 
 def _parse_term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
-    """(group, switch tiers, their source, count's note) of a term; () tiers unless published."""
+    """(group, switch tiers, tiers' origin, note to user) of a term; () tiers unless published."""
     name, colon, rest = term.partition(":")
     name, nodes, count = name.strip(), None, _parse_count(rest, term=term) if colon else None
     times = _TIMES.fullmatch(name)
@@ -328,7 +328,7 @@ def _ambiguity_note(name: str) -> str:
 
 
 def _nodes_with_devices(name: str, *, nodes: int, devices: int, term: str) -> NodeGroup:
-    """Node group of `nodes` nodes, each with `devices` accelerators (or an instance's devices).
+    """`nodes` nodes of `devices` devices each; ClusterError over the default node or instance.
 
     An accelerator's node has at most as many devices as its default node.
     """

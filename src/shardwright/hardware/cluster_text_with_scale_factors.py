@@ -42,12 +42,12 @@ def is_cluster_yaml(text: str) -> bool:
 
 
 def is_cluster_file(text: str) -> bool:
-    """True if a cluster's text without factors is the path of a file or YAML, no expression."""
+    """True if a cluster's text without factors is a file path (by its ending) or YAML text."""
     return is_cluster_yaml(text) or text.strip().lower().endswith(FILE_ENDINGS)
 
 
 def split_scale_factors(text: str) -> tuple[str, Factors]:
-    """Split a cluster's text into (text without factors, factor by name: network, memory, price).
+    """Split a cluster's text into (text before factors, {network, memory, price: factor} if given).
 
     YAML text has no factors.
 
@@ -69,7 +69,7 @@ def split_scale_factors(text: str) -> tuple[str, Factors]:
 
 
 def _parse_factor(part: str) -> tuple[str, Decimal]:
-    """Parse ``network=0.5x`` into the name and the factor; ClusterError if it is none."""
+    """Parse ``network=0.5x`` into (name, factor); ClusterError if unknown or out of range."""
     found = _FACTOR.fullmatch(part)
     if found is None:
         raise ClusterError(f"{part.strip()[:60]!r} is no factor", hint="such as network=0.5x")
@@ -97,7 +97,7 @@ def factors_text(factors: Factors) -> str:
 
 
 def multiply_factor(text: str, *, name: str, factor: float) -> str:
-    """A cluster's text with the factor of `name` times `factor`; ClusterError for YAML text.
+    """Cluster text with the factor `name` (1 if absent) times `factor`; ClusterError for YAML text.
 
     Raises:
         ClusterError: the text is YAML, which has no factors, or the product is out of range.
@@ -115,7 +115,7 @@ def multiply_factor(text: str, *, name: str, factor: float) -> str:
 
 
 def scale_cluster(cluster: Cluster, factors: Factors) -> Cluster:
-    """Multiply a cluster's network bandwidth, memory and prices by the factors that are given.
+    """Multiply network bandwidth, memory and prices (own or list) of a cluster by given factors.
 
     Prices are the cluster's own, or list prices.
 

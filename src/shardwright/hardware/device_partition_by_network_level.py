@@ -29,7 +29,7 @@ class Units:
     number: tuple[int, ...]
 
     def of(self, devices: IntArray) -> IntArray:
-        """Number of the unit that each device lies in.
+        """Index of the unit that each device lies in.
 
         With runs of (0, 8) and (16, 72) devices 7, 8, 16 and 87 lie in units 0, 1, 2 and 2.
         """
@@ -42,7 +42,7 @@ class Units:
         return np.asarray(number + (devices - first) // size, dtype=np.int64)
 
     def at(self, device: int) -> int:
-        """Number of the unit that one device lies in."""
+        """Index of the unit that one device lies in."""
         run = bisect_right(self.first, device) - 1
         return self.number[run] + (device - self.first[run]) // self.size[run]
 
@@ -53,7 +53,7 @@ class Units:
         return first, min([first + self.size[run], *self.first[run + 1 : run + 2]])
 
     def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
-        """(First device of the unit of `first`, units from there up to the largest of `lasts`).
+        """(First device of the unit of `first`, units renumbered from it up to the max of `lasts`).
 
         The units reach up to the largest of `lasts`. The result is equal wherever devices have an
         equal neighbourhood.
@@ -65,7 +65,7 @@ class Units:
         return base, _units_in_range(self, base, max(lasts))
 
     def sizes(self, devices: IntArray) -> IntArray:
-        """Number of devices in the unit of each device."""
+        """Devices of a full unit at the place of each device (a run's last unit may have fewer)."""
         return np.array(self.size)[np.searchsorted(np.array(self.first), devices, side="right") - 1]
 
 

@@ -86,7 +86,7 @@ def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
 
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """Two (from group, to group) matrices: achieved bytes/s of one device, and latency in seconds.
+    """Two (from group, to group) matrices, outermost level: achieved bytes/s a device, seconds.
 
     The bytes/s are achieved while all working devices of its node send, anywhere in the cluster.
     Between zones the link is a node's: its devices, and those of the receiving node, share it. No
@@ -114,7 +114,7 @@ def level_between(one: IntArray, other: IntArray, units: tuple[Units, ...]) -> I
 
 
 def node_group_numbers(cluster: Cluster, devices: IntArray) -> IntArray:
-    """Number of the node group that each device is in."""
+    """Index of the node group that each device is in."""
     return np.searchsorted(np.array(group_ends(cluster)), devices, side="right")
 
 
@@ -130,7 +130,7 @@ def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]
 
 
 def with_working_devices(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Cluster whose cards, node tiers and zone links are shared by these working devices only.
+    """Cluster with `at_work` of link-sharing node kinds set to the most of `devices` in one node.
 
     Idle devices of a plan do not send. Nodes of one kind share as the node with the most working
     devices does, so that islands and groups stay equal. The cluster itself is returned where all
@@ -182,7 +182,7 @@ def group_ends(cluster: Cluster) -> tuple[int, ...]:
 
 
 def repetition_devices(units: tuple[Units, ...]) -> int:
-    """Number of devices after which the layout of units repeats (1 with one level); 0 = never."""
+    """Period of the units in devices: size of the last level but one; 1 = one level, 0 = none."""
     if max([len(level.first) for level in units]) > 1:
         return 0
     return units[-2].size[0] if len(units) > 1 else 1
@@ -221,7 +221,7 @@ def _zone_starts(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _level_tiers(cluster: Cluster) -> tuple[int, ...]:
-    """Indices of the switch tiers that are levels of a mixed cluster.
+    """Indices of a mixed cluster's switch tiers that join some islands, and of one that joins all.
 
     These are the tiers that join some of its islands, then one tier that joins all (the last, if
     none reaches so far).

@@ -26,7 +26,7 @@ class Link:
 
     @property
     def achieved(self) -> float:
-        """Bytes/s that large messages reach in the slower direction."""
+        """Bytes/s that large messages reach: bandwidth of the slower direction x efficiency."""
         slower = (
             min(self.bandwidth, self.reverse_bandwidth)
             if self.reverse_bandwidth

@@ -48,7 +48,7 @@ class ZoneLink:
 
 
 def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[ZoneLink, ...]:
-    """Links sorted by zones; ClusterError unless each ordered pair of zones has exactly one.
+    """Links in the order of the zones; ClusterError unless each ordered pair has exactly one.
 
     Raises:
         ClusterError: a pair without a link or with two, a zone without nodes, links of a cluster

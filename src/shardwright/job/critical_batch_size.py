@@ -28,7 +28,7 @@ SOURCE: Final = (
 
 
 def predicted_loss(*, parameters: float, tokens: float) -> float:
-    """Predicted loss in nats a token after training on `tokens` with small batches.
+    """Loss in nats a token after small-batch training on `tokens` (Kaplan et al. 2020, eq. 1.5).
 
     This is equation 1.5 of Kaplan et al. 2020.
     """
@@ -37,7 +37,7 @@ def predicted_loss(*, parameters: float, tokens: float) -> float:
 
 
 def critical_batch(*, parameters: float, tokens: float) -> float:
-    """Critical batch size in tokens a step, at the loss at the end of the training run.
+    """Critical batch size in tokens a step at a run's final loss, by Kaplan et al. 2020.
 
     Args:
         parameters: number of parameters that a token multiplies with (of a mixture of experts, the

@@ -268,19 +268,19 @@ CHECKPOINTS: Final = (
 )
 
 
-def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | None:
-    """Checkpoint with the published `name`, else the first of a model in format `words`, or None.
+def find_checkpoint(model: str, *, number_format: str, name: str = "") -> Checkpoint | None:
+    """Checkpoint with the published `name`, else the first of a model in `number_format`, or None.
 
     Args:
         model: first name of the catalog's entry.
-        words: short name of the format in lower case, ``fp8``.
+        number_format: its short name in lower case, ``fp8``.
         name: published name.
     """
     named = [checkpoint for checkpoint in CHECKPOINTS if name.lower() in checkpoint.names]
     usual = (
         checkpoint
         for checkpoint in CHECKPOINTS
-        if model in checkpoint.models and words in checkpoint.words
+        if model in checkpoint.models and number_format in checkpoint.words
     )
     return named[0] if named else next(usual, None)
 
@@ -294,7 +294,7 @@ def published_checkpoint(model: str) -> Checkpoint | None:
     return next((found for found in CHECKPOINTS if model in found.originals), None)
 
 
-def plain_precision(words: str) -> Precision | None:
+def plain_precision(number_format: str) -> Precision | None:
     """Number formats of a model in plain ``bf16``, ``fp16`` or ``fp8``; None for other names.
 
     All GEMMs but the head have the format; in fp16 the head has it too.
@@ -306,7 +306,7 @@ def plain_precision(words: str) -> Precision | None:
         ),
         "fp8": _ALL_FP8,
     }
-    return formats.get(words)
+    return formats.get(number_format)
 
 
 _HALF: Final = OperatorPrecision(weights=NumberFormat.FP16, activations=NumberFormat.FP16)

@@ -139,7 +139,7 @@ class NumberFormat(StrEnum):
 
     @property
     def bytes(self) -> float:
-        """Bytes of an element, with the element's share of the scales.
+        """Bytes of an element, with its share of the scales (FP8 and INT8 scales are left out).
 
         MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4
         bits and a 16-bit scale for 128 (AWQ, GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2

@@ -78,7 +78,7 @@ class TrainingJob:
     expert_imbalance: float = 1.0
 
     def tokens(self, sequence: str) -> int:
-        """Tokens of a sample's sequence with that name; 0 if the job has none."""
+        """Tokens of a sample's sequence of that name (a teacher's: text); 0 if the job has none."""
         name = "text" if sequence in OF_TEXT else sequence
         return next((s.tokens for s in self.sequences if s.name == name), 0)
 

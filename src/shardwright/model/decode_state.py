@@ -38,7 +38,7 @@ class DecodeState:
     state: bool = False
 
     def elements(self, parts: int = 1) -> int:
-        """Elements per token or sequence on the fullest device: heads in `parts`, the rest copied.
+        """State elements a token or sequence on the fullest device: heads in `parts`, others whole.
 
         8 key heads of 128 + 128 elements on 16 devices are 256.
         """
@@ -49,12 +49,12 @@ class DecodeState:
 
 
 def _largest_part_elements(extent: Extent, parts: int) -> int:
-    """Elements of the largest of `parts` parts of an extent, which divides between its runs."""
+    """Elements of an extent's largest share: ceil(runs / `parts`) runs of `quantum` elements."""
     return -(-extent.runs // parts) * extent.quantum
 
 
 def decode_states(block: Block) -> tuple[DecodeState, ...]:
-    """States that a text block keeps while decoding (KV cache, latent, scan, conv); else ().
+    """States that text decoding keeps (KV cache, latent, scan, conv); () for another sequence.
 
     Also an indexer's keys.
 
@@ -72,7 +72,7 @@ def decode_states(block: Block) -> tuple[DecodeState, ...]:
 
 
 def _state_of_operator(operator: Operator, block: Block) -> DecodeState | None:
-    """The state that an operator keeps while decoding; None if it keeps none."""
+    """The decode state of an attention core, indexer, scan or conv; None for other operators."""
     if (
         operator.kind is OperatorKind.ATTENTION
         and operator.attention is not None

@@ -32,7 +32,7 @@ IN_HEAD: Final = "teacher."
 
 
 def with_teacher(model: Model, teacher: Model) -> Model:
-    """Put a frozen teacher beside a model, with a loss of both logits; ModelError if unfit.
+    """Put a frozen teacher before a model, with a loss of both logits; ModelError if unfit.
 
     Raises:
         ModelError: the model or the teacher has no loss at its end, the teacher reads more than
@@ -88,7 +88,7 @@ def with_teacher(model: Model, teacher: Model) -> Model:
 
 
 def _head(model: Model, *, role: str) -> Block:
-    """The head block of a model; raises ModelError if it does not end with a loss over text."""
+    """The head block of a model; ModelError (naming `role`) if it ends without a loss over text."""
     head = model.blocks[model.runs[-1].block]
     if head.operators[-1].kind is not OperatorKind.LOSS or head.memory or head.sequence != TEXT:
         raise ModelError(
@@ -113,7 +113,7 @@ def _teacher_block(block: Block, owners: dict[str, str]) -> Block:
 
 
 def _teacher_parameter(parameter: Parameter, prefix: str, owners: dict[str, str]) -> Parameter:
-    """A teacher's parameter, frozen, under `prefix`; tied to its owner's new name in `owners`."""
+    """A teacher's parameter, frozen, under `prefix`; its owner renamed by `owners` or prefixed."""
     owner = parameter.tied_to and owners.get(parameter.tied_to, OF_BLOCKS + parameter.tied_to)
     return replace(parameter, name=prefix + parameter.name, tied_to=owner)
 

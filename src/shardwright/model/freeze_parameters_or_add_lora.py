@@ -154,7 +154,7 @@ def trained(model: Model, text: str) -> Model:
 def _require_known_names(
     names: Iterable[str], known: Iterable[str], *, default: bool = False
 ) -> None:
-    """Raise UsageError for a name of --train that is not `known`; nothing if `default`."""
+    """Raise UsageError for a name of --train that is not `known`; never if `default`."""
     for name in names:
         if name not in known and not default:
             raise UsageError(
@@ -168,13 +168,13 @@ def _is_named_frozen(block: Block, operator: Operator, training: TrainedParts) -
 
 
 def _trained_block(block: Block, training: TrainedParts, owners: frozenset[str]) -> Block:
-    """Apply --train to a block: freeze named and tied parameters, and add the LoRA adapters.
+    """Apply --train to a block: freeze named parameters and those tied to `owners`, add LoRA.
 
     `owners`: frozen parameters as ``block.parameter``; parameters tied to them are frozen too.
     """
 
     def changed(operator: Operator) -> Operator:
-        """The operator with parameters frozen and, if --train selects it, with a LoRA adapter."""
+        """Freeze an operator: under LoRA all of it, with an adapter if selected; else as named."""
         named = _is_named_frozen(block, operator, training)
         is_frozen = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
         gone = all(is_frozen) if is_frozen else named
@@ -201,7 +201,7 @@ def frozen(operator: Operator) -> Operator:
 
 
 def _frozen_in_part(operator: Operator, is_frozen: list[bool]) -> Operator:
-    """The operator with the parameters frozen for which `is_frozen` has True."""
+    """Freeze the parameters of an operator for which `is_frozen`, in their order, has True."""
     pairs = zip(operator.parameters, is_frozen, strict=True)
     return (
         replace(
@@ -213,13 +213,13 @@ def _frozen_in_part(operator: Operator, is_frozen: list[bool]) -> Operator:
 
 
 def _frozen_parameter(parameter: Parameter) -> Parameter:
-    """The parameter without training; class BASE in place of DENSE."""
+    """Make a parameter not trainable; its class DENSE becomes BASE."""
     klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
     return replace(parameter, klass=klass, trainable=False)
 
 
 def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
-    """The operator with a trained low-rank adapter of `rank`, which saves `source`'s input."""
+    """Add a trained LoRA adapter of `rank` (A, a B for each output); save what `source` saves."""
     grouped = operator.kind is OperatorKind.GROUPED_LINEAR
     expert_extents = tuple(
         e for e in operator.parameters[0].extents if grouped and e.dim is Dim.EXPERTS

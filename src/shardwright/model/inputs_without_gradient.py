@@ -10,7 +10,7 @@ from shardwright.model.tensors_without_gradient import has_backward
 
 
 def with_constant_inputs(model: Model) -> Model:
-    """The model with each block's `constant` set: its inputs with no trained parameter before them.
+    """The model with each block's `constant` set: inputs with no trained parameter before them.
 
     Computed as a fixed point: at first no input has a gradient; inputs behind a trained parameter
     are removed until nothing changes.

@@ -23,7 +23,7 @@ def balanced_routers(block: Block) -> Iterator[Operator]:
 
 
 def router_shapes(model: Model) -> tuple[ExpertShape, ...]:
-    """The distinct expert shapes of a model's routers, in order of first use."""
+    """The distinct expert shapes of a model's routers but predictors' and a teacher's, in order."""
     return tuple(
         dict.fromkeys(
             o.experts
@@ -45,7 +45,7 @@ def selection_bias(block: Block, operator: Operator) -> Parameter | None:
 
 
 def selection_biases(model: Model) -> Iterator[tuple[int, int, str, str]]:
-    """Yield (run number, layer of the run, router name, bias name) of every selection bias.
+    """Yield (run index, layer index in it, router name, bias name) of every selection bias.
 
     Prediction modules are included.
     """

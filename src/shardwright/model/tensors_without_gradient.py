@@ -50,7 +50,7 @@ def without_gradient(block: Block) -> frozenset[str]:
 
 
 def _without_gradient_by_selection(block: Block) -> frozenset[str]:
-    """Operators of untrained indexers, and operators that only untrained indexers read.
+    """Names of untrained indexers of blocks, and of untrained operators that feed only them.
 
     No gradient flows back through a selection of keys.
     """
@@ -70,7 +70,7 @@ def _without_gradient_by_selection(block: Block) -> frozenset[str]:
 
 
 def computes_input_gradient(operator: Operator, constant: frozenset[str]) -> bool:
-    """True if `operator` computes an input gradient; `constant` is from `without_gradient`."""
+    """True if `operator` computes an input gradient, always with LoRA; see `without_gradient`."""
     learns = operator.distances is not None and operator.distances.trainable
     return (
         operator.adapted
@@ -80,7 +80,7 @@ def computes_input_gradient(operator: Operator, constant: frozenset[str]) -> boo
 
 
 def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:
-    """True if `operator` runs a backward, which needs its weights again.
+    """True if the output of `operator` has a gradient: not in `constant` (`without_gradient`).
 
     `constant` is from `without_gradient`.
     """
@@ -88,5 +88,5 @@ def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:
 
 
 def has_backward(block: Block) -> bool:
-    """True if any tensor that `block` computes has a gradient."""
+    """True if the output of the last operator of `block` has a gradient."""
     return runs_backward(block.operators[-1], without_gradient(block))

@@ -42,13 +42,13 @@ class ActionTasks:
     pairs: IntArray
 
     def link_row(self, links: TaskGraphBuilder) -> None:
-        """Add an edge from each task of a row to the next task."""
+        """Add an edge from each task to the next task of the same device class."""
         klass = self.columns["klass"]
         rows_continue = np.flatnonzero(klass[1:] == klass[:-1])
         links.add(rows_continue, rows_continue + 1)
 
     def backward(self, which: IntArray) -> IntArray:
-        """Task of each full backward in `which` (`first` or `last`), else of its input gradient.
+        """(posts, microbatches, slices) tasks of B, else I, from `first` or `last`; -1 = none.
 
         Of the input gradient where it is a separate action.
         """
@@ -146,7 +146,7 @@ def _may_overlap_sync(
     posts: Posts,
     shape: TaskShape,
 ) -> BoolArray:
-    """(actions,) True where an action may run beside a parameter gather or a gradient reduction.
+    """(actions,) True where parameter gathers are not yet done, or gradient reductions may run.
 
     No reduction runs before a class's first chunk closes, and all parameters are gathered when the
     last first forward begins.
@@ -174,7 +174,7 @@ def _overlaps_next(rows: ActionRows, action: IntArray) -> BoolArray:
 def _partners(
     rows: ActionRows, action: IntArray, fields: tuple[IntArray, ...]
 ) -> tuple[IntArray, ...]:
-    """(lane, chunk, kind, slice) of the other action of an overlapped pair.
+    """Entries of `fields` for the other action of a pair, (actions,) each; -1 where alone.
 
     -1 where an action runs alone.
     """

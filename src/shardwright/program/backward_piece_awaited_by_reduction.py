@@ -56,7 +56,7 @@ def last_piece(
     pieces: int,
     of: int,
 ) -> int | None:
-    """Index of the other stage's latest backward piece that shares blocks with `piece`; else None.
+    """Index of the last of the other's `of` pieces that shares blocks with `piece`; else None.
 
     A stage of blocks 0 to 3 in two pieces beside one of blocks 0 to 7 in four: its piece 0 (blocks
     2 and 3) waits for piece 2 (blocks 2 and 3), its piece 1 for piece 3.
@@ -89,7 +89,7 @@ def last_piece(
 def pieces_before(
     mine: StageParts, theirs: StageParts, *, pieces: int, of: int
 ) -> tuple[int | None, ...]:
-    """For each reduction piece of a stage: index of the other's backward piece to await, or None.
+    """Index of the other stage's backward piece that each of `pieces` has to await, or None.
 
     Every piece waits for the other stage's last piece where both stages are in the same lane, or
     share no layer: then both hold weights that several layers use, whose gradient is complete once

@@ -31,7 +31,7 @@ class TaskGraphBuilder:
         self._together: list[IntArray] = []
 
     def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
-        """Append `count` tasks and return their numbers.
+        """Append `count` tasks, with neutral values in missing columns, and return their numbers.
 
         A column that is not given has its neutral value.
         """
@@ -66,7 +66,7 @@ class TaskGraphBuilder:
         return table
 
     def edges(self) -> tuple[IntArray, IntArray]:
-        """(source, target) task numbers of all edges, with the edges of tasks that start together.
+        """(source, target) task numbers of all edges, with those inherited by starting together.
 
         A task that starts together with another also waits for the tasks that the other waits for.
 

@@ -93,7 +93,7 @@ def _times_of_device(
 
 
 def _covered(spans: Sequence[Span], times: FloatArray) -> BoolArray:
-    """(times - 1,) True where some span lies over the interval."""
+    """(times - 1,) True where some span covers the interval from one of `times` to the next."""
     depth = np.zeros(len(times), dtype=np.int64)
     np.add.at(depth, np.searchsorted(times, [s.start_s for s in spans]), 1)
     np.add.at(depth, np.searchsorted(times, [s.end_s for s in spans]), -1)
@@ -102,7 +102,7 @@ def _covered(spans: Sequence[Span], times: FloatArray) -> BoolArray:
 
 
 def compared_traces(simulated: StepTrace, measured: StepTrace) -> ComparedTraces:
-    """A simulated and a measured trace of one plan, device by device.
+    """Pair a simulated and a measured trace of one plan by device; raise if their actions differ.
 
     Raises:
         DataError: their devices run other actions: they are not of one plan.
@@ -132,6 +132,6 @@ def compared_traces(simulated: StepTrace, measured: StepTrace) -> ComparedTraces
 
 
 def _action_words(action: tuple[int, str, int, int, int, int]) -> str:
-    """An action as words for an error message."""
+    """An action, without its device, as words for an error message."""
     _, kind, lane, chunk, microbatch, part = action
     return f"{kind} of lane {lane} chunk {chunk} microbatch {microbatch} slice {part}"

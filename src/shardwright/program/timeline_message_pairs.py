@@ -11,7 +11,7 @@ from shardwright.program.step_trace import Span, StepTrace, Track
 Ends = tuple[Span, Span]
 """The span that sends, and the one that waits for it or begins with it."""
 CONSUMERS: Final = {"SEND_F": ("F",), "SEND_B": ("I", "B")}
-"""What is sent -> the actions that need it."""
+"""By kind of message: the kinds of action that need it."""
 
 
 def messages(trace: StepTrace) -> Iterator[Ends]:
@@ -51,7 +51,7 @@ def messages(trace: StepTrace) -> Iterator[Ends]:
 
 
 def _first_pieces(spans: Sequence[Span]) -> dict[tuple[str, int, int, int, int], list[Span]]:
-    """The first span of every action, by (kind, lane, chunk, microbatch, slice).
+    """Each device's first span of every action, by (kind, lane, chunk, microbatch, slice).
 
     Each list in the order of devices.
     """

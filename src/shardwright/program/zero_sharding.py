@@ -155,7 +155,7 @@ class ShardRules:
     devices: tuple[DeviceList, ...] = ()
 
     def of(self, device: int) -> ShardRule:
-        """The ZeRO rule of the lanes that a device is in.
+        """The ZeRO rule of the lanes that a device is in; of the first lane if it is in none.
 
         Lanes of one reduction group have one rule.
         """
@@ -259,7 +259,7 @@ def _devices(lane: Lane) -> Iterator[DeviceList]:
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
-    """Number of `members` among which the state of ZeRO `level` is sharded; it divides `members`.
+    """Number of `members` that share a ZeRO `level` state: largest divisor up to the rule's degree.
 
     Number of members, of a group of `members`, that share one copy of the state.
     """

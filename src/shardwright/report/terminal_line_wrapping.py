@@ -16,7 +16,7 @@ INDENT: Final = 2
 
 
 def line_break_positions(text: str, *, width: int, later: int | None = None) -> list[int]:
-    """Character positions at which `text` wraps into new lines of at most `width` terminal cells.
+    """Positions where lines after the first begin: `width` cells at first, `later` in further ones.
 
     Lines but the first have `later` cells. Each line has at least one word.
     """

@@ -157,7 +157,7 @@ def plain_table(
     first_spare: int = 0,
     shorter: Mapping[int, Sequence[Sequence[str]]] | None = None,
 ) -> PlainTable:
-    """Make a table without lines that is no wider than the screen as far as its words allow.
+    """Borderless table fit to the screen: drop `first_spare` of `spare`, shorten cells, drop more.
 
     Cells break between words, never inside one. Where that is not enough columns are left out, and
     a line below says which.

@@ -17,14 +17,14 @@ REMARK_STYLE = "dim"
 
 
 def labelled_lines(lines: Sequence[Line]) -> RenderableType:
-    """Lines with bold labels; warnings and "does not fit" are coloured."""
+    """Lines of (label, words) with bold labels; warnings and "does not fit" are coloured."""
     return Group(
         *(WrappedText(_line(label, words), hanging=LABEL if label else 0) for label, words in lines)
     )
 
 
 def _line(label: str, words: str) -> Text:
-    """One line with its bold label and coloured warnings."""
+    """Text of a bold padded label and its words; warnings yellow, "does not fit" red."""
     text = Text.assemble((f"{label:<{LABEL}}", TITLE_STYLE) if label else "", words)
     for highlighted, style in ((NO_FIT, "bold red"), (WARNING, "yellow")):
         text.highlight_words((highlighted,), style)

@@ -55,7 +55,7 @@ class FactSchema(Generic[Thing]):
         note: str = "",
         **values: Any,
     ) -> Statement:
-        """(fact, value) pairs of field values, all with one source link; ValueError if misnamed.
+        """(fact, value) pairs with one link; `on`, `off`: spaced field names; ValueError if wrong.
 
         Args:
             link: the source.

@@ -333,7 +333,7 @@ class Runtime:
         )
 
     def blocks_sends(self, chunks: int) -> bool:
-        """True if a pipeline rank with `chunks` chunks waits for each send: no overlapped P2P."""
+        """True if a pipeline rank waits for each send: P2P overlap off, or absent at one chunk."""
         return not self.overlap_p2p or (self.plain_p2p_blocks and chunks == 1)
 
     def __hash__(self) -> int:

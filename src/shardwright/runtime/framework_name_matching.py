@@ -66,7 +66,7 @@ _VERSION: Final = re.compile(
 
 
 def nearest_runtime_name(words: str) -> str:
-    """Runtime named in free text: newest described version not after the text's; empty if unknown.
+    """Runtime named in text, newest up to its version; the usual one without a version; else empty.
 
     The newest runtime that is not newer than the version; the oldest for older versions; without a
     version the usual runtime of the framework's bare name.

@@ -103,7 +103,7 @@ def runtime_with_options(runtime: Runtime, written: Iterable[tuple[str, str]]) -
 
 
 def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
-    """Raise RuntimeModelError if a set option needs another value of a second option."""
+    """Raise RuntimeModelError if an option in `present` needs another value of a second option."""
     for offer in runtime.offers:
         if present.get(offer.option) != offer.value:
             continue

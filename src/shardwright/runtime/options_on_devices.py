@@ -19,7 +19,7 @@ def restrict_to_devices(
     vendors: Mapping[str, str],
     written: Mapping[str, str] = MappingProxyType({}),
 ) -> Runtime:
-    """Runtime without option values that the devices cannot run; RuntimeModelError if one is set.
+    """Runtime with offers and defaults that the devices can run; RuntimeModelError if one is set.
 
     Returns the same object where the devices support every value.
 
@@ -78,7 +78,7 @@ def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection
 
 
 def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> Runtime:
-    """Replace each default option value that the devices cannot run by a supported one.
+    """Replace each unsupported default by the supported value before it in the vocabulary, or last.
 
     The replacement is the value before it in the vocabulary.
     """

@@ -82,7 +82,7 @@ def _normalised_value(value: str) -> str:
 
 
 def options_from_arguments(runtime: Runtime, arguments: Arguments) -> Options:
-    """Our (option, value) pairs that a framework's launch `arguments` set, by the offers' flags.
+    """(option, value) pairs whose flags all stand in `arguments`; most flags win, no flags count.
 
     Each option gets the value with the most flags that are all among the arguments, else the value
     without a flag. An option that has neither is left out: it keeps the runtime's value.

@@ -79,7 +79,7 @@ VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"}
 
 
 def default_runtime(vendor: str) -> str:
-    """Name of the default runtime for accelerators of this vendor."""
+    """Name of the default runtime of a vendor's accelerators; the general default for others."""
     return _DEFAULTS.get(vendor, DEFAULT)
 
 

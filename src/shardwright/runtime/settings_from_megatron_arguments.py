@@ -49,7 +49,7 @@ _REPEATED: Final = re.compile(r"\(([A-Za-z|]*)\)\*([0-9]{1,4})|([A-Za-z|])\*([0-
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a whole number; None if the text is no number or has over `MAX_DIGITS` digits."""
+    """Parse a non-negative whole number; None if no number or over `MAX_DIGITS` digits long."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
@@ -136,7 +136,7 @@ def number_format(arguments: Arguments) -> str:
 
 
 def has_dropout(arguments: Arguments) -> bool:
-    """True if attention or hidden dropout is above 0, as both are where they are not set."""
+    """True if the arguments set attention or hidden dropout above 0; False where neither is set."""
     rates = (arguments.get(name, "") for name in ("attention-dropout", "hidden-dropout"))
     return any(float(text) > 0 for text in rates if _is_number(text))
 
@@ -147,7 +147,7 @@ def _is_number(text: str) -> bool:
 
 
 def sharding_stage(arguments: Arguments) -> int | None:
-    """ZeRO stage that the arguments set; None for an unknown sharding strategy or stage."""
+    """ZeRO stage that the arguments set, 0 if none do; None for an unknown strategy or stage."""
     if "zero-stage" in arguments:
         return {"0": 0, "1": 1, "2": 2, "3": 3}.get(arguments["zero-stage"])
     if "use-megatron-fsdp" in arguments or "use-custom-fsdp" in arguments:

@@ -39,7 +39,7 @@ class RowWriter:
         return self._next_microbatch.get((I if kind == B else kind, place), 0)
 
     def add(self, kind: int, place: Place, *, paired: bool = False) -> None:
-        """Append a chunk's next action of `kind`, on the next microbatch.
+        """Append a chunk's next action of `kind` on the next microbatch; nothing after the last.
 
         B gives the input and the weight gradient of one microbatch.
         """
@@ -63,7 +63,7 @@ class RowWriter:
             self.add(F, place)
 
     def backward_pair(self, forward: Place, backward: Place) -> None:
-        """Append an overlapped pair: one chunk's next forward, another's next full backward.
+        """Append one chunk's next forward and another's next backward, overlapped if both remain.
 
         Either one is left out beyond the last microbatch; the other then runs alone.
         """

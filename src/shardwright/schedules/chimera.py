@@ -20,7 +20,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
-    """Raise StrategyError for an odd number of ranks or an incomplete unit of microbatches."""
+    """Raise StrategyError for odd p, or m of a lane above p / 2 that is no multiple of p / 2."""
     if sizes.ranks % 2:
         raise sizes.refuse(f"needs an even number of ranks, not {sizes.ranks}", rule="ranks")
     unit = sizes.ranks // 2
@@ -37,7 +37,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak microbatches in flight by rank in Chimera, both lanes; None for m < p // 2.
+    """Peak microbatches in Chimera, rank r: p/2 + 1 + min(r, p - 1 - r); None if m < p // 2.
 
     p/2 + 1 + min(r, p - 1 - r); None for less than a unit.
     """

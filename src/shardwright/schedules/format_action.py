@@ -16,7 +16,7 @@ PAIR: Final = "OVERLAP_F_B"
 
 
 def format_action(entry: Entry, *, lanes: tuple[str, ...] = ()) -> str:
-    """Text of an action or an overlapped pair in PyTorch's letters.
+    """Text of an action (``3F0``: chunk 3, microbatch 0) or pair in PyTorch's letters.
 
     With several lanes, the lane's name stands before each action.
     """

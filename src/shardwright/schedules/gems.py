@@ -23,7 +23,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """Action table of GEMS: forward and backward of one microbatch, then of the next.
+    """Action table of GEMS: one microbatch's forward and backward at a time, lanes in turn.
 
     Lanes in turn.
     """

@@ -45,7 +45,7 @@ class Schedule(Protocol):
     def table(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> ActionTable:
-        """Build the action table, every rank's actions in order; StrategyError for illegal sizes.
+        """Build the table of `num_microbatches` a lane; StrategyError if the sizes have no table.
 
         Args:
             num_ranks: pipeline devices.
@@ -61,7 +61,7 @@ class Schedule(Protocol):
     def peak_in_flight(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> IntArray | None:
-        """(num_ranks,) peak number of chunks in flight on each rank; None without a formula.
+        """(num_ranks,) peak chunks in flight on each rank, of all lanes; None without a formula.
 
         (chunk, microbatch, slice) triples in flight at a time; None where no formula is published.
 
@@ -130,7 +130,7 @@ class ScheduleRule:
     def peak_in_flight(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> IntArray | None:
-        """(num_ranks,) peak number of chunks in flight on each rank; None without a formula.
+        """(num_ranks,) peak chunks in flight on each rank, of all lanes; None without a formula.
 
         See `Schedule.peak_in_flight`.
         """

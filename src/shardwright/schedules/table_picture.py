@@ -9,7 +9,7 @@ from shardwright.strategy.plan.pipeline_order import actions_of
 
 
 def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -> str:
-    """Plain-text picture of an action table: a line a rank, each action at its earliest slot.
+    """Text picture of a table: a line a rank, actions at earliest slots, "." idle; `width` at most.
 
     Cut at `width` characters.
 

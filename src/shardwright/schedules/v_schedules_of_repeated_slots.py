@@ -23,7 +23,7 @@ PERIOD = 6
 def block_slots(
     ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
 ) -> IntArray:
-    """(6, ranks) time slots of one microbatch's F, F, I, I, W, W on a V of two chunks a rank.
+    """(6, ranks) slots of a microbatch's F, F, I, I, W, W on a V: `steps` a hop, `turns` between.
 
     F of the chunk going down, F going up, I going down, I going up, W of the upper chunk, W of the
     lower chunk.

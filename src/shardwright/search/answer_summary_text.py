@@ -40,7 +40,7 @@ def answer_line(strategy: str, *, step_time_s: float, misfit: str = "") -> str:
 
 
 def misfit_text(p: Prediction, *, classes: tuple[str, ...] = ()) -> str:
-    """Text of the device and node memory that is missing; empty if the plan fits.
+    """Text of the bytes that the fullest stage, or device class, and nodes lack; empty if it fits.
 
     Args:
         classes: text of the devices of each class, for a general plan.
@@ -127,7 +127,7 @@ def model_text(model: Counted) -> str:
 
 
 def kept_free(request: Request | None, *, searched: bool) -> str:
-    """Text of device memory left free by the request's headroom and reserve; empty = none."""
+    """Text of device memory kept free: the reserve and, in a search, the headroom; empty = none."""
     if request is None:
         return ""
     size = (

@@ -53,7 +53,7 @@ class Subspace:
         )
 
     def _sole_text(self) -> str:
-        """Describe the layers that one class of pools holds alone; empty = no restriction."""
+        """Describe the pool classes that alone hold some layer, after a comma; empty = any."""
         if self.sole is None:
             return ""
         if not self.sole:

@@ -62,7 +62,7 @@ class Why:
 
     @property
     def host_memory(self) -> Beside:
-        """(item, bytes of the plan, bytes of the other) in host memory of each fullest node.
+        """(item, plan's, other's bytes) of host memory on each fullest node; () = no offload.
 
         Empty if neither offloads.
         """
@@ -76,14 +76,14 @@ class Why:
 
 
 def _fullest_node(prediction: Prediction) -> tuple[tuple[str, int], ...]:
-    """Items of host memory on the fullest node; empty if nothing is offloaded."""
+    """(item, bytes) of host memory on the fullest node; () if nothing is offloaded."""
     return prediction.host_memory[0].items if prediction.host_memory else ()
 
 
 def _paired_by_name(
     plan_parts: tuple[tuple[str, float], ...], other_parts: tuple[tuple[str, float], ...]
 ) -> Beside:
-    """Pair two tables by name, with 0 for a missing name."""
+    """(name, plan's value, other's value) of each name in either table; 0 for a missing name."""
     plan_values, other_values = dict(plan_parts), dict(other_parts)
     return tuple(
         (name, plan_values.get(name, 0), other_values.get(name, 0))

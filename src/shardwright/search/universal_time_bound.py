@@ -9,7 +9,7 @@ from shardwright.program.training_problem import Problem
 
 
 def universal_bound(problem: Problem, devices: int) -> float:
-    """Lower bound in seconds of the step of any plan on `devices` devices of one kind.
+    """Lower bound in seconds of any plan's step: model FLOPs over the rates of equal devices.
 
     Model FLOPs over the rate of all devices on endless GEMMs, or on attention if that is faster.
     """
@@ -19,7 +19,7 @@ def universal_bound(problem: Problem, devices: int) -> float:
 
 
 def universal_seconds(problem: Problem) -> float:
-    """Lower bound in seconds of the step of any plan on the whole, possibly mixed cluster.
+    """Lower bound in seconds of any plan's step: model FLOPs over the rates of all devices.
 
     Model FLOPs over the summed rates of all devices of all kinds, without jitter.
     """

@@ -29,7 +29,7 @@ def kind_names(cluster: Cluster) -> tuple[str, ...]:
 
 
 def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, ...]:
-    """Mean busy seconds of each device kind, and mean waiting seconds by the kind it waits for.
+    """Mean busy seconds of a device of each kind, and its mean waits by cause: a kind, or links.
 
     A device waits while its compute stream runs nothing. The cause is found by walking back from
     the device's next task along the chain of tasks that each started last before it, as far as the
@@ -82,8 +82,8 @@ def _busy_and_waiting(
     *,
     num_device_kinds: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """(classes,) busy seconds, and (classes, kinds + 1) waits for each device kind and links."""
-    klass = program.templates.klass[program.instances.template]
+    """(classes,) busy seconds, and (classes, kinds + 1) waits in seconds by cause, links last."""
+    klass = program.instances.klass
     is_action = program.instances.stream == int(Stream.COMPUTE)
     last_before = last_predecessors(program, finish)
     cause = np.where(is_action, device_kind_of_class[klass], num_device_kinds)
@@ -123,7 +123,7 @@ def _waits_by_cause(
     *,
     num_kinds: int,
 ) -> FloatArray:
-    """(kinds + 1,) picoseconds of waits from `low` to `high`, by the kind that computed meanwhile.
+    """(kinds + 1,) picoseconds of waits `low` to `high` by the kind that computed then; links last.
 
     Each wait ends with a task in `task`, whose chain of last predecessors is followed.
     """

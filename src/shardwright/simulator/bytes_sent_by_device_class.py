@@ -91,7 +91,7 @@ _Runs = Counter[tuple[int, int, int, int]]
 
 
 def _action_runs(simulated: SimulatedPlan) -> list[_Runs]:
-    """Number of runs of each action in a step, for each class of devices."""
+    """For each device class, the runs in a step by (lane, chunk, slice, task kind)."""
     program, templates = simulated.program, simulated.program.templates
     tasks_of_template = np.bincount(program.instances.template, minlength=len(templates))
     runs_of_class: list[_Runs] = [Counter() for _ in program.classes]
@@ -109,14 +109,14 @@ def _action_runs(simulated: SimulatedPlan) -> list[_Runs]:
 def _add_blocks(
     sums: TrafficCounter, simulated: SimulatedPlan, stage: StageParts, runs: _Runs
 ) -> None:
-    """Add the collectives inside a stage's blocks: forward, backward and recompute."""
+    """Add a stage's block collectives, as often as `runs` has forward and backward actions."""
     lengths = simulated.costs.lengths[stage.lane]
     for part in range(len(lengths)):
         forward = runs[stage.lane, stage.chunk, part, int(TaskKind.F)]
         backward = sum(runs[stage.lane, stage.chunk, part, kind] for kind in _BACKWARDS)
-        cut = lengths[: part + 1] if len(lengths) > 1 else None
+        so_far = lengths[: part + 1] if len(lengths) > 1 else None
         for segment in stage.segments:
-            _add_segment(sums, stage, segment, cut=cut, forward=forward, backward=backward)
+            _add_segment(sums, stage, segment, lengths=so_far, forward=forward, backward=backward)
 
 
 def _add_segment(
@@ -124,15 +124,15 @@ def _add_segment(
     stage: StageParts,
     segment: Segment,
     *,
-    cut: tuple[int, ...] | None,
+    lengths: tuple[int, ...] | None,
     forward: int,
     backward: int,
 ) -> None:
-    """Add the collectives of one segment of equal blocks, for given numbers of passes."""
+    """Add the collectives of a segment's equal blocks; `lengths` = slices up to the current one."""
     problem_of_device, local = sums.own, sums.device - stage.base
     context = block_context(block_problem(problem_of_device, segment.block), segment.block)
-    if cut is not None:
-        context = replace(context, tokens=cut[-1], before=cut[:-1])
+    if lengths is not None:
+        context = replace(context, tokens=lengths[-1], before=lengths[:-1])
     structure, first_device = on_replica(
         segment.cells,
         local,
@@ -313,7 +313,7 @@ def _add_gradients_and_gathers(
 def _add_owner_exchange(
     sums: TrafficCounter, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
 ) -> None:
-    """Add the all-to-all of gradients to the owners of optimizer states, and of values back.
+    """Add all-to-alls of gradients (`wire` bytes an element) to state owners, of values back.
 
     Both run once a step.
     """
@@ -351,7 +351,7 @@ def _add_stage_messages(sums: TrafficCounter, simulated: SimulatedPlan) -> None:
 
 
 def _add_messages(sums: TrafficCounter, messages: Messages, scale: float) -> None:
-    """Add the bytes that the device sends along one edge.
+    """Add an edge's messages that the device sends; `scale` = element bytes x messages a step.
 
     Args:
         scale: bytes of an element, times the number of messages in a step.

@@ -64,7 +64,7 @@ UNSTATED_HOST_MEMORY: Final = Origin(
 
 
 def host_sources(cluster: Cluster, used: Sequence[int]) -> tuple[Source, ...]:
-    """Sources of host memory and host link of each kind of node, which limit offloading.
+    """Sources of host memory and host link of the node groups with numbers `used`, for offloading.
 
     Args:
         used: numbers of the node groups that the plan uses.

@@ -62,7 +62,7 @@ class TrafficCounter:
     def collective(
         self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0
     ) -> None:
-        """Add the bytes of a collective of `volume` bytes over `group`, run `times` times."""
+        """Add bytes sent in `times` runs of a collective of `volume` bytes; none for one device."""
         if len(group) > 1 and volume > 0.0 and times > 0.0:
             network = network_of_devices(self.problem, group)
             sent = wire_bytes(
@@ -71,7 +71,7 @@ class TrafficCounter:
             self.add(part, group, self._padded(sent) * times)
 
     def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
-        """Add the bytes of a block's collective or token dispatch, run `times` times."""
+        """Add the bytes sent in `times` runs of a block's collective, ring or expert dispatch."""
         part = PARTS[PART_OF_AXIS[move.axes[0]]]
         if not move.copies:
             self.collective(

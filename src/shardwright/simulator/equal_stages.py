@@ -42,7 +42,7 @@ PlacedKind = tuple[StageParts, StageKind, tuple[Summing, ...]]
 def stage_kinds(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]
 ) -> tuple[PlacedKind, ...]:
-    """Assign each stage, in order, the kind that it shares with equal stages, and its own sums.
+    """(stage, kind that equal stages share, its own gradient sums) of every stage, in order.
 
     The problem determines where the network's units begin.
     """

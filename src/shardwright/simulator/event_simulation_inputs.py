@@ -97,7 +97,7 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 def _units_of_classes(
     classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int
 ) -> tuple[IntArray, IntArray]:
-    """Network unit of each class at each level, and device counts of the class and the unit.
+    """(levels, classes) unit with a class's first device; (..., 2) its devices of the class, all.
 
     Shapes are (levels, classes) and (levels, classes, 2): the class's devices in the unit of its
     first device, then all devices of that unit.
@@ -141,44 +141,44 @@ class _ResourceLoads:
                 max(round((max(step.slowdown for step in first_slices) - 1.0) * SCALE), 0)
             )
 
-    def uplink_loads(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
+    def uplink_loads(self, number: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
         """(resource, weight) of uplinks below `tier` that a class's devices in one unit share."""
         loads = []
         for below in range(1, tier):
-            members, devices = self.load[below][klass]
+            members, devices = self.load[below][number]
             loads.append(
                 (
-                    base + self.unit[below][klass] * self.levels + below,
+                    base + self.unit[below][number] * self.levels + below,
                     -(-weight // devices) * members,
                 )
             )
         return loads
 
-    def action_loads(self, klass: int) -> list[tuple[int, int]]:
-        """(resource, weight) of an action: its device, if collectives slow it; else none."""
-        return [(klass, SCALE)] if self.extra[klass] else []
+    def action_loads(self, number: int) -> list[tuple[int, int]]:
+        """(resource, weight) of a class's actions: its device, if collectives slow it; or none."""
+        return [(number, SCALE)] if self.extra[number] else []
 
-    def gather_and_reduce_loads(self, klass: int) -> list[tuple[int, int]]:
+    def gather_and_reduce_loads(self, number: int) -> list[tuple[int, int]]:
         """(resource, weight) of a class's parameter gather or gradient reduction, with links."""
-        uses = [(klass, self.extra[klass])] if self.extra[klass] else []
-        for tier, share in enumerate(self.shares[klass]):
+        uses = [(number, self.extra[number])] if self.extra[number] else []
+        for tier, share in enumerate(self.shares[number]):
             weight = min(round(share * SCALE), SCALE)
             if weight:
                 uses += [
-                    (self.out + klass * self.levels + tier, weight),
-                    (self.into + klass * self.levels + tier, weight),
+                    (self.out + number * self.levels + tier, weight),
+                    (self.into + number * self.levels + tier, weight),
                 ]
-                uses += self.uplink_loads(klass, self.pool_out, tier, weight) + self.uplink_loads(
-                    klass, self.pool_in, tier, weight
+                uses += self.uplink_loads(number, self.pool_out, tier, weight) + self.uplink_loads(
+                    number, self.pool_in, tier, weight
                 )
         return uses
 
-    def send_loads(self, klass: int, sent: Crossing) -> list[tuple[int, int]]:
+    def send_loads(self, number: int, sent: Crossing) -> list[tuple[int, int]]:
         """(resource, weight) of a message from a class: outgoing and incoming ports and uplinks."""
         weight = max(round(sent.sent / sent.most * SCALE), 1)
         uses = [
-            (self.out + klass * self.levels + sent.tier, weight),
-            *self.uplink_loads(klass, self.pool_out, sent.tier, weight),
+            (self.out + number * self.levels + sent.tier, weight),
+            *self.uplink_loads(number, self.pool_out, sent.tier, weight),
         ]
         for receiver, elements in sent.into:
             weight = max(round(elements / sent.most * SCALE), 1)
@@ -192,7 +192,7 @@ class _ResourceLoads:
 def plan_kernel_tasks(
     problem: Problem, program: Program, costs: StageCosts
 ) -> tuple[IntArray, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, int]:
-    """Arguments of the event kernel: work, dependencies and resource loads of each task."""
+    """Arguments of `simulate` in its order: picoseconds of work, dependencies, resource loads."""
     problem = working_problem(problem, working_devices(Same(program.stages)))
     sends = _sends(problem, program)
     templates, instances = program.templates, program.instances
@@ -274,7 +274,7 @@ def template_seconds(
     kind = templates.kind
 
     def family(lane: IntArray, chunk: IntArray) -> IntArray:
-        """Number of the device family of each template's class, in a lane and chunk."""
+        """(templates,) index in `costs.families` of each template's family in a lane and chunk."""
         return np.asarray(
             family_of[posts.number[templates.klass, posts.first_stage[lane] + chunk]],
             dtype=np.int64,

@@ -14,7 +14,7 @@ NO_TASK: Final = -1
 
 
 def last_predecessors(program: Program, finish: IntArray) -> IntArray:
-    """(tasks,) the predecessor that finishes last, -1 = none; a task starts when it finishes.
+    """(tasks,) index of the predecessor, its stream's included, that finishes last; -1 = none.
 
     The task before it on its stream is a predecessor too. Of several that finish at the same
     instant the result is the task before it on its stream, if that is one of them.

@@ -80,7 +80,7 @@ class _ClassBytes(NamedTuple):
 
 
 def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass) -> _ClassBytes:
-    """Bytes of a device of one class over all its stages: items, shared blocks, outside."""
+    """Peak bytes of a device of one class over all its stages: items, shared blocks, outside."""
     # Equal stages share their costs.
     steps = list(
         {
@@ -151,7 +151,7 @@ def _classes_as_ranks(bytes_of_classes: list[_ClassBytes]) -> StepBytes:
 
 
 def _bytes_outside_allocator(steps: list[StepCosts]) -> dict[str, int]:
-    """Bytes outside the allocator by item, which all stages of a device share."""
+    """Bytes outside the allocator by item, the largest of any stage of a device."""
     bytes_by_item: dict[str, int] = {}
     for step in steps:
         for name, values in step.outside_bytes:
@@ -160,7 +160,7 @@ def _bytes_outside_allocator(steps: list[StepCosts]) -> dict[str, int]:
 
 
 def _layers_text(program: Program, device_class: DeviceClass) -> str:
-    """Text of the layers of a class's stages, such as ``embed + 16 layer``."""
+    """Text of a class's layers with counts over its stages, such as ``embed + 16 layer``."""
     counts: dict[str, int] = {}
     for lane, chunk, _ in device_class.families:
         for segment in program.stages[lane][chunk].segments:

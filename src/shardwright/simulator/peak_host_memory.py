@@ -59,7 +59,7 @@ def may_offload(runtime: Runtime, plan: Plan) -> bool:
 def _offloaded_bytes(
     program: Program, costs: StageCosts, device_class: DeviceClass
 ) -> dict[str, int]:
-    """Bytes in host memory of one device of a class, by item, without empty items."""
+    """Peak bytes in host memory of one device of a class by item, without empty items."""
     items: dict[str, int] = {}
     for place in device_class.families:
         for name, values in costs.families[place].slices[0].host_bytes:
@@ -81,7 +81,7 @@ def _bytes_by_node(
     devices_and_items: Sequence[tuple[Sequence[int], dict[str, int]]],
     names: list[str],
 ) -> tuple[IntArray, IntArray]:
-    """(nodes, items) offloaded bytes, and (nodes,) number of devices that offload."""
+    """(nodes, items) offloaded bytes, items as `names`; (nodes,) number of devices that offload."""
     nodes = sum(group.count for group in cluster.groups)
     bytes_of_nodes, offloading_devices = (
         np.zeros((nodes, len(names)), dtype=np.int64),

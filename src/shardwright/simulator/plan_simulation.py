@@ -73,7 +73,7 @@ class SimulatedPlan:
 
     @property
     def fits(self) -> bool:
-        """True if every device and every node's host memory has room."""
+        """True if every device fits its own memory and every node its host memory."""
         return all(m.reserved <= m.capacity for m in self.memory) and self.fits_hosts
 
     @property
@@ -82,12 +82,12 @@ class SimulatedPlan:
         return not any(host.lacking for host in self.host_memory)
 
     def fits_in(self, capacity: float) -> bool:
-        """True if no device needs more than `capacity` bytes, and host memory suffices."""
+        """True if no device needs more than `capacity` bytes and every node's host memory fits."""
         return self.need <= capacity and self.fits_hosts
 
     @property
     def need(self) -> int:
-        """Peak reserved bytes of the fullest device."""
+        """Peak reserved bytes of the device class that needs most."""
         return max(m.reserved for m in self.memory)
 
 
@@ -130,7 +130,7 @@ def _blocks_sends(problem: Problem, classes: tuple[DeviceClass, ...], rows: Acti
 
 @lru_cache(maxsize=8)
 def _program(laid_plan: Same[ResolvedPlan], shape: TaskShape) -> Program:
-    """Lower a resolved plan to its tasks, cached."""
+    """Lower a resolved plan to its tasks, cached by plan and task shape."""
     laid = laid_plan.value
     return lower_plan(
         laid.plan,
@@ -192,7 +192,7 @@ def simulate_plan(
 
 
 def peak_flops(problem: Problem, devices: Sequence[int]) -> float:
-    """Sum of the devices' peak FLOP/s in the number format of the job's compute."""
+    """Sum of the devices' peak FLOP/s in the number format that the job multiplies in."""
     counts = enumerate(counts_by_group(problem.cluster, devices))
     return sum(
         problem_machine(group_problem(problem, group)).peak * count
@@ -220,7 +220,7 @@ def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
 
 
 def fits_hosts(problem: Problem, plan: Plan) -> bool:
-    """True if every node has enough host memory for the offload of a plan, without simulation."""
+    """True if every node has host memory for what a plan offloads; found without simulation."""
     problem_with_options = under(problem, plan.options)
     return not may_offload(problem_with_options.runtime, plan) or not any(
         host.lacking for host in host_memory(problem_with_options, *lower(problem, plan))

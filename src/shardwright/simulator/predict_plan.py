@@ -107,7 +107,7 @@ def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
 
 
 def _bytes_if_all_trained(problem: Problem, plan: Plan) -> int:
-    """Peak bytes of the fullest device if the base were trained whole; 0 without a base."""
+    """Simulated peak bytes of the fullest device if the base were trained whole; 0 without base."""
     if problem.model.base is None:
         return 0
     return max(
@@ -130,7 +130,7 @@ def model_counts(model: Model) -> Counted:
 def _stages(
     problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]
 ) -> tuple[StageMemory, ...]:
-    """Memory of each device class with its own capacity and kind, if the cluster is mixed."""
+    """Memory of each device class; capacity and kind set in a mixed cluster, else capacity 0."""
     if problem.cluster.is_uniform:
         return tuple(replace(class_memory, capacity=0) for class_memory in memory)
     names = kind_names(problem.cluster)
@@ -158,7 +158,7 @@ def predict(
 
 
 def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[Source, ...]:
-    """Sources of the cluster, of every kind of node that the plan uses, and of kernel seconds."""
+    """Sources of the cluster, used node kinds, host memory, assumptions and kernel seconds."""
     used = [
         group
         for group, count in enumerate(
@@ -213,7 +213,7 @@ _ACROSS_VENDORS: Final = Origin(
 
 
 def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
-    """Source of the assumption that one collective library spans vendors; () = a single vendor.
+    """Source of the assumption that one collective library spans vendors; () = fewer than two.
 
     The vendors' own libraries do not span two vendors.
     """
@@ -234,7 +234,7 @@ def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
 
 
 def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source, ...]:
-    """One source for each kernel family: the fractions of its seconds by table, fit, assumption.
+    """One source for each kernel family: fractions of its seconds by origin, largest first.
 
     The origin is that of the largest fraction.
     """

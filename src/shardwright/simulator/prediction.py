@@ -39,7 +39,7 @@ class StageMemory:
 
     @property
     def allocator_bytes(self) -> int:
-        """Bytes that the caching allocator holds (PyTorch's reserved memory)."""
+        """Bytes that PyTorch's caching allocator reserves: `reserved` less the items outside it."""
         return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
 
 
@@ -68,12 +68,12 @@ class HostMemory:
 
     @property
     def lacking(self) -> int:
-        """Bytes by which the need exceeds the capacity; 0 if it fits."""
+        """Bytes by which the need exceeds the capacity; 0 if it fits or has no limit."""
         return max(self.need - self.capacity, 0) if self.capacity else 0
 
 
 def host_lack(hosts: tuple[HostMemory, ...]) -> str:
-    """Text of nodes with too little host memory, missing bytes, largest item; empty if all fit.
+    """Text of the node with most missing host memory: bytes, largest item; empty if all fit.
 
     Empty if all fit. For example ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8
     GiB, 197.1 GiB of it optimizer; has 64.00 GiB)``.

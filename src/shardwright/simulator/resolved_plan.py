@@ -43,7 +43,7 @@ class LayoutKey:
 
     @staticmethod
     def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> LayoutKey:
-        """Build the key of a plan from its stages, orders, network units and rules.
+        """Build the cache key of a plan's layout: stages, orders, network units and shard parties.
 
         Neither the placement of states nor the speed of links is part of the key, only the units
         that links join.
@@ -83,7 +83,7 @@ class ResolvedPlan:
 
 @lru_cache(maxsize=8)
 def resolved_plan(question: LayoutKey) -> ResolvedPlan:
-    """Resolve a plan's stages, edges, families and action rows, cached by their inputs."""
+    """Resolve a plan's stages, edges, kinds, rows and device classes, cached by their inputs."""
     problem, plan = question.problem, question.plan
     if not question.verified:
         require_valid(
@@ -116,7 +116,7 @@ def resolved_plan(question: LayoutKey) -> ResolvedPlan:
 def summings_of(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
 ) -> tuple[Summing, ...]:
-    """The gradient reductions of all stages: the devices that reduce each parameter."""
+    """The gradient reductions of all stages: parameters with the devices that sum them."""
     islands = plan_units(problem)[0]
     return tuple(
         parameter_sums(

@@ -95,7 +95,7 @@ def simulated_trace(
 
 
 def _spans(simulated: SimulatedPlan, number: int, *, device: int) -> list[Span]:
-    """Spans of one device: the tasks of its class with start, end and track."""
+    """Spans of `device`: the tasks of class `number` with start and end in s and track."""
     program, instances, timeline = (
         simulated.program,
         simulated.program.instances,
@@ -135,7 +135,7 @@ def _spans(simulated: SimulatedPlan, number: int, *, device: int) -> list[Span]:
 
 
 def _receiving_chunk(program: Program, task: int, template: Template) -> int:
-    """Chunk whose action receives a message; -1 if the task sends no message."""
+    """Chunk whose action receives a message; -1 for other tasks or the same chunk."""
     receiving_kinds = CONSUMERS.get(template.kind.name, ())
     instances = program.instances
     successors = (
@@ -166,7 +166,7 @@ def _waiting_share(program: Program, costs: StageCosts, template: Template) -> f
     }
 
     def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
-        """Seconds of an action: total, expert all-to-all, GEMM and attention, own kernels."""
+        """(total, expert all-to-all, GEMM and attention, own kernels) seconds of an action."""
         step, task_kind = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
         seconds = costs.seconds(
             lane, chunk, family_of[lane, chunk], part, task_kind, early=template.early
@@ -196,7 +196,7 @@ def _waiting_share(program: Program, costs: StageCosts, template: Template) -> f
 def _memory_samples(
     simulated: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int
 ) -> list[Sample]:
-    """Bytes that a device holds over time, one sample for each change."""
+    """Bytes that a device of class `number` holds: at time 0 and at each later change."""
     program = simulated.program
     device_class = program.classes[number]
     constant_bytes = sum(

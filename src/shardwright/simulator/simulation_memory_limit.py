@@ -25,7 +25,7 @@ _GROUP: Final = Path("/sys/fs/cgroup")
 
 
 def require_room(count: int, *, action_bytes: int, doing: str) -> None:
-    """Raise ResourceError if `count` actions of `action_bytes` exceed the free memory.
+    """Raise ResourceError if `count` actions exceed the free memory, at most MOST_BYTES.
 
     MOST_BYTES limits the free memory.
     """
@@ -39,7 +39,7 @@ def require_room(count: int, *, action_bytes: int, doing: str) -> None:
 
 
 def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
-    """Least number of actions in a simulation of `plan`.
+    """Least number of actions to simulate: forwards and backwards by family, or listed rows.
 
     One forward and one backward of each microbatch and slice on each family of a stage.
 
@@ -62,7 +62,7 @@ def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
 
 
 def memory_left() -> int:
-    """Bytes that this process can still allocate, of the machine or its container.
+    """Bytes this process can still allocate: the less of machine and container; else MOST_BYTES.
 
     MOST_BYTES if neither is known.
     """
@@ -84,7 +84,7 @@ def _machine_left() -> int:
 
 
 def _container_left() -> int:
-    """Bytes left by the container's memory limit; MOST_BYTES without a limit.
+    """Bytes left under the cgroup's memory limit, file pages as free; MOST_BYTES without one.
 
     File pages can be reclaimed, and do not count.
     """

@@ -62,7 +62,7 @@ def price_stages(
 def _family_costs(
     problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape
 ) -> FamilyCosts:
-    """Costs of one family of a stage kind, cached for families with equal inputs."""
+    """Costs of family number `index` of a stage kind, cached for families with equal inputs."""
     stage, unit = kind.first, network_unit(problem)
     base, device = stage.base, stage.families[index][0]
     place = base % unit if unit else base

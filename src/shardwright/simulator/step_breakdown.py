@@ -57,7 +57,7 @@ def critical_class(simulated: SimulatedPlan) -> int:
 
 
 def _critical_of(simulated: SimulatedPlan, tasks: _Columns) -> int:
-    """Number of the device class with the most busy picoseconds on the compute stream."""
+    """Number of the device class whose actions take the most picoseconds in total."""
     busy_time = np.zeros(len(simulated.program.classes), dtype=np.int64)
     np.add.at(
         busy_time,
@@ -117,7 +117,7 @@ def breakdown(simulated: SimulatedPlan) -> tuple[tuple[str, float], ...]:
 
 
 def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
-    """Add the priced seconds of a class's actions to `parts`; return their stage waits.
+    """Add seconds of a class's actions by part to `parts`; return seconds waiting in stages.
 
     Stage waits are the seconds that the actions wait for slower devices of their stage. Of an
     overlapped pair the kernels count in full, and expert all-to-all only as far as it outlasts
@@ -134,7 +134,7 @@ def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, flo
     def action(
         lane: int, chunk: int, kind: int, part: int, early: bool
     ) -> tuple[float, float, float, float]:
-        """Seconds of an action: total, expert all-to-all, GEMM and attention, stage waits."""
+        """(total, expert all-to-all, GEMM and attention, stage wait) seconds of an action."""
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)
@@ -146,7 +146,7 @@ def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, flo
 
     @cache
     def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
-        """Seconds of the parts of the forward and of the backward pass of a chunk."""
+        """Seconds by part name of a chunk's passes: [forward, backward], slice `part`."""
         rows: list[list[float]] = (
             costs.step(lane, chunk, family_of[lane, chunk], part).parts[:, 0].tolist()
         )

@@ -39,7 +39,7 @@ held-out rows (`tools/`)."""
 def doubts(
     problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0
 ) -> tuple[Doubt, ...]:
-    """Reasons that widen a prediction's interval; shares are 1, or exposed communication's part.
+    """Reasons to widen a prediction's interval, with share 1 or exposed communication's share.
 
     Args:
         parts: seconds of the step by name, see `breakdown`.

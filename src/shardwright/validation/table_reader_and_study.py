@@ -47,7 +47,7 @@ class Study(Generic[RunT, PredictionT, ConstantsT]):
     validations: tuple[Validation[RunT, PredictionT], ...]
 
     def validation(self, fold: str) -> Validation[RunT, PredictionT]:
-        """Validation (compared rows) in the kind of fold with this name."""
+        """Compared rows, failures and skipped rows in the kind of fold with this name."""
         return next(found for found in self.validations if found.fold == fold)
 
 
@@ -159,7 +159,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
         )
 
         def task(run: RunT, *, fold: Fold[RunT]) -> tuple[RunT, ConstantsT]:
-            """(run as predicted, constants fitted without its fold) in one kind of fold."""
+            """(run as the fold predicts it, constants fitted without its fold, or shipped ones)."""
             predicted_run = fold.predicted_as(run) if fold.predicted_as else run
             if fold.name == SHIPPED_FOLD:
                 return predicted_run, self.shipped

@@ -29,7 +29,7 @@ def validate(
     runtime: str = "",
     progress: Progress | None = None,
 ) -> Validation[Any, Any]:
-    """Predict every fully described row of all tables, and return the prediction errors.
+    """Prediction errors of all tables' rows in one kind of `fold`; `runtime`: for rows without one.
 
     Args:
         fold: ``none`` predicts with the shipped constants. Other kinds of fold predict each row

@@ -1,9 +1,18 @@
-"""What a search tells about its question: progress, and at last an answer or an error."""
+"""Events of a question: progress of its search, and at last the answer or the error."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+from typing import Final
+
 from shardwright.errors import ResourceError, ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
+
+_BUG_HINT: Final = "this is a bug; the same command with --debug prints the traceback"
+_MOST_LETTERS: Final = 400
+"""Letters of an unexpected error's text that are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +56,9 @@ class AnswerTexts:
     """The answer to a question, as the texts that the server sends.
 
     Args:
-        document: the JSON that the command line prints with ``--json``.
-        page: HTML of a report; empty for other answers.
+        document: JSON of the answer; of a plan or a simulation as in the file that ``-o`` writes,
+            else as the command line prints it with ``--json``.
+        page: HTML of a report or a guide; empty for other answers.
     """
 
     document: str
@@ -59,15 +69,30 @@ class TooManyQuestionsError(ResourceError):
     """More questions wait for a process than the server keeps."""
 
 
-Event = ProgressEvent | FailedQuestion | AnswerTexts
-"""What is told about a question: its progress, and at last its answer or its error."""
+LastEvent = AnswerTexts | FailedQuestion
+"""The last event of a question."""
+Event = ProgressEvent | LastEvent
+Events = AsyncGenerator[Event, None]
+"""Events of a question in their order; closing the generator ends the search."""
 
 
-def failed(error: ShardwrightError) -> FailedQuestion:
-    """The event of an error of the error tree."""
+def failed(error: Exception) -> FailedQuestion:
+    """The event of an error; one outside the error tree is reported as a bug, on one line."""
+    reported = (
+        error
+        if isinstance(error, ShardwrightError)
+        else ShardwrightError(
+            f"unexpected {type(error).__name__}: {error}"[:_MOST_LETTERS], hint=_BUG_HINT
+        )
+    )
     return FailedQuestion(
         kind=type(error).__name__,
-        message=error.message,
-        hint=error.hint,
-        exit_code=error.exit_code,
+        message=reported.message,
+        hint=reported.hint,
+        exit_code=reported.exit_code,
     )
+
+
+def error_text(error: FailedQuestion) -> str:
+    """JSON text of an error: ``{"error": {"kind", "message", "hint", "exit_code"}}``."""
+    return json.dumps({"error": asdict(error)}, indent=1) + "\n"

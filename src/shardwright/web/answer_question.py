@@ -13,7 +13,10 @@ from shardwright.api.cluster_from_inventories_and_its_picture import (
     read_cluster,
 )
 from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.compare_strategies_and_clusters import compare
 from shardwright.api.general_search_methods import SEARCHES
+from shardwright.api.guide.make_guide import guide_document, make_guide
+from shardwright.api.guide.make_serving_guide import serving_guide_of_request
 from shardwright.api.launches import launch_advice
 from shardwright.api.report.report_content_of_answer_file import (
     add_what_if,
@@ -31,22 +34,26 @@ from shardwright.files.plan_and_simulation_file_contents import (
     StoredSimulation,
     document_of,
     plan_document,
-    stored_simulation,
+    simulation_document,
 )
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
 from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
 from shardwright.progress_callback import Progress
+from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.cluster_read_screen import cluster_facts_document
 from shardwright.report.screens.launch_advice_screen import advice_document
 from shardwright.report.screens.plan_against_strategy_screen import why_document
+from shardwright.report.screens.strategy_comparison_screen import comparison_document
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 from shardwright.web.answer_events import AnswerTexts
 from shardwright.web.question_bodies import (
     AdviseBody,
     ClusterBody,
+    CompareBody,
+    GuideBody,
     PlanBody,
     PlanFileBody,
     QuestionBody,
@@ -61,7 +68,7 @@ _CLUSTER_TEXT: Final = Path("cluster.txt")
 
 
 def answer_question(verb: str, body: Any, *, progress: Progress) -> AnswerTexts:
-    """Answer the question of a verb; the texts of its files are kept in the current folder.
+    """Answer a verb's question as JSON and any HTML page; its files go to the current folder.
 
     Raises:
         ShardwrightError: the errors of the verb on the command line.
@@ -70,22 +77,21 @@ def answer_question(verb: str, body: Any, *, progress: Progress) -> AnswerTexts:
 
 
 def _plan(body: PlanBody, progress: Progress) -> AnswerTexts:
-    """Search the best plan of a request."""
+    """JSON of the best plan of a request, seconds of its search, and options not searched."""
     request = _request_of(body, body.request)
     method = method_of(request)
     if method is SearchMethod.GRID:
         answer = grid_search.plan(request, progress=progress)
-        document, left = plan_document(answer), None if STOP.is_set() else unsearched_of(answer)
-        search_time_s = answer.search_time_s
+        document, search_time_s = plan_document(answer), answer.search_time_s
+        unsearched = None if STOP.is_set() else unsearched_of(answer)
     else:
         search = SEARCHES[method]
-        found = search.answer(request, progress=progress)
-        document = document_of(stored_general(found))
-        left = None if STOP.is_set() else search.unsearched_options(found)
-        search_time_s = found.search_time_s
+        general = search.answer(request, progress=progress)
+        document, search_time_s = document_of(stored_general(general)), general.search_time_s
+        unsearched = None if STOP.is_set() else search.unsearched_options(general)
     searched = {
         "search_time_s": search_time_s,
-        "unsearched": None if left is None else to_json_value(left, names={}),
+        "unsearched": to_json_value(unsearched, names={}),
     }
     return AnswerTexts(document=to_text({**document, **searched}))
 
@@ -97,11 +103,48 @@ def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
     simulation = simulate_strategy.simulation(
         _request_of(body, body.request), strategy=body.strategy
     )
-    return AnswerTexts(document=to_text(document_of(stored_simulation(simulation))))
+    return AnswerTexts(document=to_text(simulation_document(simulation)))
+
+
+def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
+    """JSON of strategies simulated, or the best plan, on each cluster, with costs of training."""
+    for strategy in body.strategies:
+        require_no_strategy_file(strategy)
+    request = _request_of(body, body.request)
+    for cluster in body.clusters:
+        require_no_path(replace(request, cluster=cluster), given=body.files)
+    progress("simulate", 0, 0)
+    rows = compare(
+        request,
+        clusters=(request.cluster, *body.clusters),
+        strategies=body.strategies,
+        tokens=body.tokens,
+        prices=body.prices,
+        progress=progress,
+    )
+    return AnswerTexts(document=to_text(comparison_document(rows)))
+
+
+def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
+    """Judge rules of thumb for training or serving a request, as JSON and as an HTML page.
+
+    Raises:
+        UsageError: the tokens of an answer are given for a guide that is not for serving.
+    """
+    if body.answer_tokens and not body.serving:
+        raise UsageError("answer_tokens is for serving", hint="leave it out, or set serving")
+    request = _request_of(body, body.request)
+    guide = (
+        serving_guide_of_request(request, answer=body.answer_tokens or None, progress=progress)
+        if body.serving
+        else make_guide(request, progress=progress)
+    )
+    document = guide_document(guide)
+    return AnswerTexts(document=to_text(document), page=guide_html(document))
 
 
 def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
-    """Simulate a launch and search its best strategy."""
+    """Simulate a launch, given as texts, and search faster changes and its best strategy; JSON."""
     request = _request_of(body, body.request)
     launch, request = launch_advice.read_texts(
         list(body.launch.items()),
@@ -115,7 +158,7 @@ def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
 
 
 def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
-    """Make the report of a file, as JSON and as a page."""
+    """Make the report of a file, with what-if searches if asked, as JSON and as an HTML page."""
     progress("make the report", 0, 0)
     if parse_other_answer(body.plan, name=str(_PLAN_FILE)) is None:
         _saved_of(body)
@@ -129,14 +172,14 @@ def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
 
 
 def _explain(body: PlanFileBody, progress: Progress) -> AnswerTexts:
-    """Read a plan file strictly; the answer is its document."""
+    """JSON document of a plan file, read strictly; its parts of the step must add up."""
     saved = _saved_of(body)
     require_breakdown_sum(saved)
     return AnswerTexts(document=to_text(document_of(saved)))
 
 
 def _why(body: WhyBody, progress: Progress) -> AnswerTexts:
-    """Compare another strategy with the plan of a file."""
+    """Compare another strategy with the plan of a file, as JSON."""
     require_no_strategy_file(body.strategy)
     saved = _saved_of(body)
     require_breakdown_sum(saved)
@@ -145,7 +188,7 @@ def _why(body: WhyBody, progress: Progress) -> AnswerTexts:
 
 
 def _cluster(body: ClusterBody, progress: Progress) -> AnswerTexts:
-    """Read a cluster from a text, with the facts found and the assumptions."""
+    """Read a cluster from a tool's output; JSON with the facts found and the assumptions."""
     reading = _read_inventory(body.text, nodes=body.nodes, accelerator=body.accelerator)
     return AnswerTexts(document=to_text(cluster_facts_document(reading)))
 
@@ -153,6 +196,8 @@ def _cluster(body: ClusterBody, progress: Progress) -> AnswerTexts:
 VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
     "plan": _plan,
     "simulate": _simulate,
+    "compare": _compare,
+    "guide": _guide,
     "advise": _advise,
     "report": _report,
     "explain": _explain,
@@ -163,7 +208,7 @@ VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
 
 
 def _request_of(body: QuestionBody, request: Request) -> Request:
-    """The request of a question, with the names of its files, which are written."""
+    """Write a question's files; the request with their names, checked for conflicts and paths."""
     given: dict[str, Any] = {field: FILE_NAMES[field] for field in body.files}
     for field in given:
         if getattr(request, field):
@@ -184,9 +229,9 @@ def _request_of(body: QuestionBody, request: Request) -> Request:
 
 
 def _write_files(body: QuestionBody) -> None:
-    """Write the texts of a question's files under their fixed names."""
+    """Write a question's files under fixed names; a tool's output becomes a cluster file first."""
     for field, text in body.files.items():
-        if field == "cluster" and any(one.found_in(text) for one in ALL_FORMATS):
+        if field == "cluster" and any(form.found_in(text) for form in ALL_FORMATS):
             reading = _read_inventory(
                 text, nodes=body.cluster_nodes, accelerator=body.cluster_accelerator
             )
@@ -195,7 +240,7 @@ def _write_files(body: QuestionBody) -> None:
 
 
 def _read_inventory(text: str, *, nodes: int, accelerator: str) -> ClusterRead:
-    """Read a cluster from the output of a tool."""
+    """Read a cluster from a tool's output; `nodes` (0: unknown), `accelerator` if it names none."""
     _CLUSTER_TEXT.write_text(text, encoding="utf-8")
     return read_cluster(
         [_CLUSTER_TEXT], nodes=nodes, accelerators=[accelerator] if accelerator else []
@@ -203,7 +248,7 @@ def _read_inventory(text: str, *, nodes: int, accelerator: str) -> ClusterRead:
 
 
 def _saved_of(body: PlanFileBody) -> StoredSimulation:
-    """The contents of a question's plan file, which is written; its request names no path."""
+    """Write a question's plan file and read it; UsageError or ModelError if it names a path."""
     _write_files(body)
     _PLAN_FILE.write_text(body.plan, encoding="utf-8")
     saved = read_saved(_PLAN_FILE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
@@ -12,11 +12,13 @@ from typing import Any, Final
 from fastapi import Response
 
 from shardwright.web.answer_events import (
-    AnswerTexts,
     Event,
+    Events,
     FailedQuestion,
+    LastEvent,
     ProgressEvent,
     TooManyQuestionsError,
+    error_text,
 )
 from shardwright.web.request_guard import Receive, Scope, Send
 
@@ -42,24 +44,34 @@ _HEARTBEAT_S: Final = 10.0
 """Seconds after which an empty comment keeps a silent stream open."""
 
 
-def error_of(failed: FailedQuestion) -> dict[str, Any]:
-    """JSON document of a failed question, as the command line prints it with ``--json``."""
-    return {"error": asdict(failed)}
-
-
 def status_of(failed: FailedQuestion) -> int:
-    """HTTP status of a failed question."""
+    """HTTP status of a failed question: 429 for too many questions, else by its exit code."""
     return 429 if failed.kind == TooManyQuestionsError.__name__ else STATUS[failed.exit_code]
 
 
-def response_of(last: AnswerTexts | FailedQuestion, *, as_page: bool = False) -> Response:
-    """Response with a whole answer: JSON, or the page of a report."""
+def error_response(
+    error: FailedQuestion,
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """JSON response of an error; its HTTP status is `status_of` the error unless given.
+
+    Args:
+        status: HTTP status; None = that of the exit code.
+    """
+    return Response(
+        error_text(error),
+        status_code=status_of(error) if status is None else status,
+        media_type="application/json",
+        headers=headers,
+    )
+
+
+def response_of(last: LastEvent, *, as_page: bool = False) -> Response:
+    """Response of a last event: its error, its HTML page if wanted and there, else its JSON."""
     if isinstance(last, FailedQuestion):
-        return Response(
-            json.dumps(error_of(last), indent=1) + "\n",
-            status_code=status_of(last),
-            media_type="application/json",
-        )
+        return error_response(last)
     if as_page and last.page:
         return Response(
             last.page,
@@ -75,7 +87,7 @@ def response_of(last: AnswerTexts | FailedQuestion, *, as_page: bool = False) ->
 class AnswerResponse(Response):
     """Response that waits for the last event of an answer, and ends when its client is gone."""
 
-    def __init__(self, events: AsyncIterator[Event], *, as_page: bool = False) -> None:
+    def __init__(self, events: Events, *, as_page: bool = False) -> None:
         super().__init__()
         self._events, self._as_page = events, as_page
 
@@ -83,7 +95,7 @@ class AnswerResponse(Response):
         """Wait for the answer and send it."""
 
         async def answer() -> None:
-            """Send the answer or the error."""
+            """Send the response of the last event; progress events are skipped."""
             async for event in self._events:
                 if not isinstance(event, ProgressEvent):
                     await response_of(event, as_page=self._as_page)(scope, receive, send)
@@ -98,7 +110,7 @@ class EventStream(Response):
     question as its id, ``error`` the error document.
     """
 
-    def __init__(self, events: AsyncIterator[Event], *, digest: str) -> None:
+    def __init__(self, events: Events, *, digest: str) -> None:
         super().__init__()
         self._events, self._digest = events, digest
 
@@ -113,11 +125,11 @@ class EventStream(Response):
         )
 
         async def write(text: str) -> None:
-            """Send a part of the body."""
+            """Send a text as a part of the response body, with more to follow."""
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
         async def stream() -> None:
-            """Send each event when it comes, and a comment where none comes for long."""
+            """Send each event as it comes, comments while none comes, and the body's end."""
             beats = asyncio.create_task(_beat(write))
             try:
                 await write(": the answer follows\n\n")
@@ -131,29 +143,29 @@ class EventStream(Response):
 
 
 async def _beat(write: Any) -> None:
-    """Write an empty comment every few seconds."""
+    """Write an empty server-sent comment every `_HEARTBEAT_S` seconds until cancelled."""
     while True:
         await asyncio.sleep(_HEARTBEAT_S)
         await write(":\n\n")
 
 
 def event_text(event: Event, *, digest: str) -> str:
-    """Text of a server-sent event."""
+    """Server-sent text of an event; an answer is without its page and has `digest` as its id."""
     if isinstance(event, ProgressEvent):
         return _event("progress", json.dumps(asdict(event)))
     if isinstance(event, FailedQuestion):
-        return _event("error", json.dumps(error_of(event)))
-    return f"id: {digest}\n" + _event("answer", event.document.rstrip("\n"))
+        return _event("error", error_text(event))
+    return f"id: {digest}\n" + _event("answer", event.document)
 
 
 def _event(name: str, data: str) -> str:
     """Text of an event; each line of its data has its own prefix."""
-    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
+    lines = "".join(f"data: {line}\n" for line in data.rstrip("\n").split("\n"))
     return f"event: {name}\n{lines}\n"
 
 
-async def _until_gone(answer: Any, events: AsyncIterator[Event], receive: Receive) -> None:
-    """Run `answer` until it ends, or cancel it when the client is gone."""
+async def _until_gone(answer: Coroutine[Any, Any, None], events: Events, receive: Receive) -> None:
+    """Run `answer` until it ends or the client disconnects; then cancel it and close `events`."""
 
     async def gone() -> None:
         """Wait until the client closes the connection."""
@@ -168,4 +180,4 @@ async def _until_gone(answer: Any, events: AsyncIterator[Event], receive: Receiv
             task.cancel()
             with suppress(asyncio.CancelledError, OSError):
                 await task
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()

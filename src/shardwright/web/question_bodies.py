@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
-from shardwright.files.strict_pydantic_models_of_dataclasses import (
-    DocumentModel,
-    FromOne,
-    Number,
-    Record,
-)
+from shardwright.files.read_plan_and_simulation_files import LIMITS
+from shardwright.files.strict_pydantic_models_of_dataclasses import DocumentModel, Number, Record
 from shardwright.search.search_request import Request
 
-REQUEST: Final = DocumentModel(
-    kind=Request,
-    names={},
-    limits={Request: {"seq_len": FromOne, "global_batch": FromOne}},
-    sparse=frozenset({Request}),
-)
-LAUNCH_REQUEST: Final = DocumentModel(
-    kind=Request, names={}, limits={}, sparse=frozenset({Request})
-)
+_SPARSE: Final = frozenset({Request})
+REQUEST: Final = DocumentModel(kind=Request, names={}, limits=LIMITS, sparse=_SPARSE)
+LAUNCH_REQUEST: Final = DocumentModel(kind=Request, names={}, limits={}, sparse=_SPARSE)
 """Request whose sequence length and global batch are 0 where the launch says them."""
 
 if TYPE_CHECKING:
@@ -39,6 +29,16 @@ FileField = Literal["model", "teacher", "cluster", "profile", "scenarios"]
 """Field of a request that the command line reads from a file."""
 FileText = Annotated[str, Field(min_length=1, max_length=4_000_000)]
 ShortText = Annotated[str, Field(max_length=4096)]
+StrategyText = Annotated[str, Field(max_length=1_000_000)]
+Tokens = Annotated[Number, Field(description="Tokens of the training run; 0 = not given.")]
+Prices = Annotated[
+    dict[Annotated[str, Field(max_length=60)], Number],
+    Field(
+        default_factory=dict,
+        max_length=64,
+        description="Dollars a device-hour by accelerator.",
+    ),
+]
 Files = Annotated[
     dict[FileField, FileText],
     Field(
@@ -49,7 +49,7 @@ Files = Annotated[
 
 
 class QuestionBody(Record):
-    """What every question may have: texts in place of files, and facts that they leave out."""
+    """Fields of every question: texts in place of files, and facts that the texts leave out."""
 
     files: Files
     cluster_nodes: Annotated[
@@ -70,7 +70,48 @@ class SimulateBody(QuestionBody):
     """Predict the step of one strategy, as ``shardwright simulate`` does."""
 
     request: AnyRequest
-    strategy: Annotated[str, Field(max_length=1_000_000)]
+    strategy: StrategyText
+
+
+class CompareBody(QuestionBody):
+    """Predict strategies or clusters side by side, as ``shardwright compare`` does.
+
+    Without strategies the best plan of each cluster is searched.
+    """
+
+    request: AnyRequest
+    strategies: Annotated[list[StrategyText], Field(default_factory=list, max_length=16)]
+    clusters: Annotated[
+        list[ShortText],
+        Field(
+            default_factory=list,
+            max_length=16,
+            description="Clusters to compare beside that of the request.",
+        ),
+    ]
+    tokens: Tokens = 0.0
+    prices: Prices
+
+
+class GuideBody(QuestionBody):
+    """Judge rules of thumb by searches of a request, as ``shardwright guide`` does."""
+
+    request: AnyRequest
+    serving: Annotated[
+        bool,
+        Field(
+            description="Guide for serving: seq_len is the tokens of a prompt and its answer,"
+            " global_batch the number of requests in flight."
+        ),
+    ] = False
+    answer_tokens: Annotated[
+        int,
+        Field(
+            ge=0,
+            lt=2**31,
+            description="With serving: tokens of an answer; 0 = an eighth of seq_len.",
+        ),
+    ] = 0
 
 
 class AdviseBody(QuestionBody):
@@ -103,15 +144,8 @@ class ReportBody(PlanFileBody):
     It may also be the ``--json`` of a comparison, an advice or a simulated deployment.
     """
 
-    tokens: Annotated[Number, Field(description="Tokens of the training run; 0 = not given.")] = 0.0
-    prices: Annotated[
-        dict[Annotated[str, Field(max_length=60)], Number],
-        Field(
-            default_factory=dict,
-            max_length=64,
-            description="Dollars a device-hour by accelerator.",
-        ),
-    ]
+    tokens: Tokens = 0.0
+    prices: Prices
     what_if: Annotated[
         bool, Field(description="Search the best plans of changed requests too, as --what-if does.")
     ] = False
@@ -120,7 +154,7 @@ class ReportBody(PlanFileBody):
 class WhyBody(PlanFileBody):
     """Compare another strategy with a plan file's, as ``shardwright why`` does."""
 
-    strategy: Annotated[str, Field(max_length=1_000_000)]
+    strategy: StrategyText
 
 
 class ClusterBody(Record):

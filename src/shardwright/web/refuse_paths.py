@@ -7,6 +7,10 @@ from typing import Final
 
 from shardwright.errors import ModelError, UsageError, nearest
 from shardwright.files.plan_argument import names_file
+from shardwright.hardware.cluster_text_with_scale_factors import (
+    is_cluster_file,
+    split_scale_factors,
+)
 from shardwright.model.catalog.load_model_by_name import ENTRIES, is_catalog_name
 from shardwright.search.search_request import Request
 
@@ -22,23 +26,25 @@ _SHOWN: Final = 60
 
 
 def require_no_path(request: Request, *, given: Iterable[str] = ()) -> None:
-    """Raise an error if a field of a request would be read as a path.
+    """Raise an error if a request names a file not `given`, or a model not in the catalog.
 
     Args:
         given: fields whose text came with the question; they hold their name of `FILE_NAMES`.
 
     Raises:
         ModelError: a model is not in the catalog.
-        UsageError: a cluster, profile or file of scenarios is a path.
+        ClusterError: a scale factor of the cluster is wrong.
+        UsageError: a cluster is a path or the text of a file, or a profile or scenarios are given.
     """
     given = set(given)
     for field, name in FILE_NAMES.items():
         text: str = getattr(request, field)
-        if not text or (field in given and text == name):
+        source = split_scale_factors(text)[0] if field == "cluster" else text
+        if not source or (field in given and source == name):
             continue
         if field in ("model", "teacher"):
-            _require_in_catalog(text, field=field)
-        elif field != "cluster" or "\n" in text or text.lower().endswith((".yaml", ".yml")):
+            _require_in_catalog(source, field=field)
+        elif field != "cluster" or is_cluster_file(source):
             raise UsageError(
                 f"{field} {text[:_SHOWN]!r}: no request names a file",
                 hint=f"send the text of the file as files.{field}, and leave {field} empty",

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from shardwright.errors import ShardwrightError, UsageError
+from shardwright.errors import UsageError
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.web.answer_events import error_text, failed
 from shardwright.web.server_limits import ServerLimits
 
 Scope = MutableMapping[str, Any]
@@ -47,11 +47,11 @@ TOKEN: Final = "token"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may ask.
+    """Names that a server answers to, and the token that its clients must send.
 
     Args:
         hosts: names of this server in the header Host, without the port; empty = any name.
-        token: what a client must know; empty = nothing, on the loopback interface.
+        token: empty = none is needed, on the loopback interface.
     """
 
     hosts: frozenset[str]
@@ -68,18 +68,6 @@ class RefusedRequestError(UsageError):
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-
-
-def error_document(error: ShardwrightError) -> dict[str, Any]:
-    """JSON document of an error, as the command line prints it with ``--json``."""
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "exit_code": error.exit_code,
-        }
-    }
 
 
 class RequestGuard:
@@ -115,7 +103,7 @@ class RequestGuard:
             self._open -= 1
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
-        """Raise RefusedRequestError for a request that may not ask."""
+        """Raise RefusedRequestError for a wrong Host, a foreign page, no token, or overload."""
         host = headers.get("host", "")
         if self._access.hosts and _host_name(host) not in self._access.hosts:
             raise RefusedRequestError(
@@ -148,7 +136,7 @@ class RequestGuard:
             )
 
     def _has_token(self, headers: dict[str, str]) -> bool:
-        """True if the header Authorization or the cookie has the token."""
+        """True if the Authorization header's bearer token or the cookie is the server's token."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(TOKEN)
@@ -159,7 +147,7 @@ class RequestGuard:
         return any(hmac.compare_digest(one.encode(), expected) for one in given)
 
     async def _signed_in(self, scope: Scope, headers: dict[str, str], send: Send) -> bool:
-        """Answer a page's address with the token: a cookie, and the address without it."""
+        """Redirect a GET with the token in its query to ``/`` with a cookie; False without it."""
         if not self._access.token or scope["method"] != "GET":
             return False
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -184,7 +172,7 @@ class RequestGuard:
         return True
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        """Read the whole body of a request.
+        """Read the whole body of a request; raise if it is encoded, too large, slow or cut off.
 
         Raises:
             RefusedRequestError: it is compressed, too large, or slow.
@@ -203,18 +191,18 @@ class RequestGuard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 12 or int(length) > limit:
             raise too_large
-        parts: list[bytes] = []
+        body = bytearray()
         try:
             async with asyncio.timeout(self._limits.body_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise RefusedRequestError("the client is gone", status=408)
-                    parts.append(message.get("body", b""))
-                    if sum(map(len, parts)) > limit:
+                    body += message.get("body", b"")
+                    if len(body) > limit:
                         raise too_large
                     if not message.get("more_body", False):
-                        return b"".join(parts)
+                        return bytes(body)
         except TimeoutError:
             raise RefusedRequestError(
                 f"the body did not arrive within {self._limits.body_s:.0f} s",
@@ -224,7 +212,7 @@ class RequestGuard:
 
 
 def _host_name(host: str) -> str:
-    """Name in a header Host, without the port, in lower case."""
+    """Name in a header Host, without the port, in lower case; empty if malformed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -271,13 +259,13 @@ class _Sending:
 async def _send_error(
     send: Send, error: RefusedRequestError, *, unread: Receive | None = None
 ) -> None:
-    """Send an error as JSON and close the connection.
+    """Send an error as JSON, drop the rest of an `unread` body, and close the connection.
 
     Args:
         unread: connection whose body may not be read to its end. Some of it is dropped before the
             connection is closed, as the client may lose the response otherwise.
     """
-    text = (json.dumps(error_document(error), indent=1) + "\n").encode()
+    text = error_text(failed(error)).encode()
     await send(
         {
             "type": "http.response.start",
@@ -296,7 +284,7 @@ async def _send_error(
 
 
 async def _drop_body(receive: Receive) -> None:
-    """Read the rest of a body for a moment and drop it."""
+    """Read and drop the rest of a body, for at most `_DROP_S` seconds and `_DROP_BYTES` bytes."""
     dropped = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_DROP_S):

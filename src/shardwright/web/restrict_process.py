@@ -15,7 +15,7 @@ from shardwright.units import format_bytes
 
 
 def limit_memory(further_bytes: int) -> None:
-    """Limit the address space of this process to what it has now and `further_bytes`.
+    """Limit the address space to the present size plus `further_bytes`; nothing where unsupported.
 
     Does nothing where the system has no such limit.
     """
@@ -40,7 +40,7 @@ def out_of_memory(further_bytes: int) -> ResourceError:
 
 
 def only_open_files_of(folder: Path) -> None:
-    """From now on this process opens files of `folder` and of Python packages alone.
+    """From now on this process opens only files of `folder` or Python packages, and no program.
 
     Every other file is not found, whatever names it: a request, or a text that came with it.
     """
@@ -70,7 +70,7 @@ def _package_folders() -> list[str]:
 def _hook(
     *, roots: tuple[str, ...], module_roots: tuple[str, ...]
 ) -> Callable[[str, tuple[Any, ...]], None]:
-    """Audit hook that finds no file outside the roots, and starts no program.
+    """Audit hook: raise for files outside `roots` (modules: `module_roots`) and for new programs.
 
     Args:
         roots: files, and folders with all that is in them.
@@ -83,7 +83,7 @@ def _hook(
         return any(path == root or path.startswith(root + os.sep) for root in folders)
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
-        """Raise FileNotFoundError for a file outside the roots."""
+        """Raise FileNotFoundError for a file outside the roots, PermissionError for a program."""
         if event == "open":
             path = arguments[0]
             if isinstance(path, int):

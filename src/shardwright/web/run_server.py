@@ -23,7 +23,7 @@ LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 def run_server(
     *, host: str, port: int, limits: ServerLimits, announce: Callable[[str], None]
 ) -> None:
-    """Serve the page on an address until Ctrl-C.
+    """Announce the URL with any token, then serve the page on host and port until Ctrl-C.
 
     Args:
         host: address of an interface; every other one than the loopback needs a token, which is
@@ -57,14 +57,14 @@ def run_server(
 
 
 def access_on(host: str) -> Access:
-    """Who may ask a server on an address: anyone on this machine, else who has the token."""
+    """Access to a server on an address: any client of this machine, else one with the token."""
     if is_loopback(host):
         return Access(hosts=LOOPBACK_NAMES | {host.lower()})
     return Access(hosts=frozenset(), token=secrets.token_urlsafe(24))
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine reaches an address."""
+    """True if a host is ``localhost`` or a loopback IP address; False for any other name."""
     try:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -72,7 +72,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A socket that listens on an address.
+    """Socket that listens on a host and port (0: any free one); UsageError if it cannot.
 
     Raises:
         UsageError: the address is not of this machine, or is in use.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
+from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Timer
 from typing import Any, Final
 
-from shardwright.errors import ShardwrightError
 from shardwright.progress_callback import SearchProgress
 from shardwright.registry import load_target
 from shardwright.search.search_time_limit import STOP
-from shardwright.web.answer_events import Event, FailedQuestion, ProgressEvent, failed
+from shardwright.web.answer_events import LastEvent, ProgressEvent, failed
 from shardwright.web.restrict_process import limit_memory, only_open_files_of, out_of_memory
 from shardwright.web.server_limits import ServerLimits
 
@@ -37,14 +37,15 @@ class EventSender:
         elapsed_s = time.monotonic() - self._start
         best_s = lower_s = None
         if isinstance(text, SearchProgress):
-            best_s = text.best_s if text.best_s < float("inf") else None
+            best_s = text.best_s if text.best_s < inf else None
             # Once the best plan is proven, a search for the next best ones goes on.
             lower_s = min(text.lower_s, text.best_s)
-            lower_s = lower_s if 0 < lower_s < float("inf") else None
-        said = (text.partition(":")[0], best_s, lower_s)
-        if said == self._sent and elapsed_s - self._sent_s < _LEAST_INTERVAL_S:
+            lower_s = lower_s if 0 < lower_s < inf else None
+        phase_and_numbers = (text.partition(":")[0], best_s, lower_s)
+        is_new = phase_and_numbers != self._sent
+        if not is_new and elapsed_s - self._sent_s < _LEAST_INTERVAL_S:
             return
-        self._sent, self._sent_s = said, elapsed_s
+        self._sent, self._sent_s = phase_and_numbers, elapsed_s
         self._connection.send(
             ProgressEvent(
                 text=str(text),
@@ -58,7 +59,7 @@ class EventSender:
 
 
 def run_search_process(connection: Connection, folder: str, limits: ServerLimits) -> None:
-    """Wait for a question on the connection, send the events of its answer, and end.
+    """Restrict this process, answer one question of the connection with events, and return.
 
     Args:
         connection: receives (verb, body), sends events; the last one is the answer or the error.
@@ -79,20 +80,14 @@ def run_search_process(connection: Connection, folder: str, limits: ServerLimits
     connection.close()
 
 
-def _last_event(connection: Connection, verb: str, body: Any, limits: ServerLimits) -> Event:
-    """Answer a question; returns its answer or its error."""
+def _last_event(connection: Connection, verb: str, body: Any, limits: ServerLimits) -> LastEvent:
+    """Answer a question, sending its progress events; returns its answer or its error."""
     try:
-        last: Event = load_target(ANSWER_FUNCTION)(verb, body, progress=EventSender(connection))
-        return last
+        answer: LastEvent = load_target(ANSWER_FUNCTION)(
+            verb, body, progress=EventSender(connection)
+        )
+        return answer
     except MemoryError:
         return failed(out_of_memory(limits.memory_bytes))
-    except ShardwrightError as error:
-        return failed(error)
     except Exception as error:  # the one place of this process where nothing may escape
-        text = " ".join(f"unexpected {type(error).__name__}: {error}".split())
-        return FailedQuestion(
-            kind=type(error).__name__,
-            message=text[:400],
-            hint="this is a bug; the same command with --debug prints the traceback",
-            exit_code=ShardwrightError.exit_code,
-        )
+        return failed(error)

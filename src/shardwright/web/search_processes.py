@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from shardwright.errors import OutOfTimeError, ResourceError
 from shardwright.web.answer_events import (
-    AnswerTexts,
     Event,
+    Events,
     FailedQuestion,
+    LastEvent,
     TooManyQuestionsError,
     failed,
 )
@@ -42,17 +43,18 @@ class SearchProcesses:
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.waiting = 0
-        self._running = asyncio.Semaphore(limits.workers)
+        self._running = asyncio.Semaphore(limits.workers or os.cpu_count() or 1)
         self._spare: list[SearchProcess] = []
         self._starting: set[asyncio.Task[None]] = set()
-        self._folder = Path(tempfile.mkdtemp(prefix="shardwright-web-"))
+        self._folder: Path
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
             self._context.set_forkserver_preload([_PRELOADED])
 
     async def start(self) -> None:
-        """Start the spare process."""
+        """Make the folder of the processes and start the spare one."""
+        self._folder = Path(tempfile.mkdtemp(prefix="shardwright-web-"))
         self._spare.append(await asyncio.to_thread(self._new_process))
 
     async def close(self) -> None:
@@ -64,8 +66,8 @@ class SearchProcesses:
         self._spare.clear()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    async def events(self, verb: str, body: Any) -> AsyncIterator[Event]:
-        """Events of a question's answer; the last one is the answer or the error.
+    async def events(self, verb: str, body: Any) -> Events:
+        """Yield events of a question's answer once a process is free; raise if too many wait.
 
         The process is killed when the iteration ends early.
 
@@ -92,10 +94,8 @@ class SearchProcesses:
         finally:
             self._running.release()
 
-    async def _events_of(
-        self, process: SearchProcess, verb: str, body: Any
-    ) -> AsyncIterator[Event]:
-        """Send a question to a process and receive its events until the last one."""
+    async def _events_of(self, process: SearchProcess, verb: str, body: Any) -> Events:
+        """Yield a process's events of a question up to its answer, or an error after a limit."""
         received: asyncio.Queue[Event | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         Thread(
@@ -106,8 +106,10 @@ class SearchProcesses:
             async with asyncio.timeout(limit_s):
                 while True:
                     event = await received.get()
-                    yield _ended_from_outside() if event is None else event
-                    if event is None or isinstance(event, AnswerTexts | FailedQuestion):
+                    if event is None:
+                        event = _ended_from_outside()
+                    yield event
+                    if isinstance(event, LastEvent):
                         return
         except TimeoutError:
             yield failed(
@@ -119,7 +121,7 @@ class SearchProcesses:
             )
 
     async def _take(self) -> SearchProcess:
-        """A process that waits for a question; another one is started in its place."""
+        """Take a live spare process and start another in its place; else start a new process."""
         while self._spare:
             process = self._spare.pop()
             self._start_spare()
@@ -129,7 +131,7 @@ class SearchProcesses:
         return await asyncio.to_thread(self._new_process)
 
     def _start_spare(self) -> None:
-        """Start a spare process beside the questions that run."""
+        """Start a spare process in the background, beside the questions that run."""
 
         async def start() -> None:
             """Start one process and keep it."""
@@ -140,13 +142,23 @@ class SearchProcesses:
         task.add_done_callback(self._starting.discard)
 
     def _new_process(self) -> SearchProcess:
-        """Start a process that waits for a question."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        here, there = self._context.Pipe()
-        process = self._context.Process(
-            target=run_search_process, args=(there, str(folder), self.limits), daemon=True
-        )
-        process.start()
+        """Start a process that waits for a question.
+
+        Raises:
+            ResourceError: the system has no more processes, files or space.
+        """
+        try:
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
+            here, there = self._context.Pipe()
+            process = self._context.Process(
+                target=run_search_process, args=(there, str(folder), self.limits), daemon=True
+            )
+            process.start()
+        except OSError as error:
+            raise ResourceError(
+                f"this server cannot start a process for the answer: {error}",
+                hint="try again in some seconds",
+            ) from error
         there.close()
         return SearchProcess(process=process, connection=here, folder=folder)
 
@@ -158,7 +170,7 @@ def _receive(
     received: asyncio.Queue[Event | None],
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """Send a question, then pass its events on until the process closes the connection."""
+    """Send a question, then queue its events, and None once the process closes the connection."""
     try:
         connection.send((verb, body))
         while True:

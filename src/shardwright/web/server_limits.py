@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardwright.units import GIB, MIB
 
@@ -13,7 +12,7 @@ class ServerLimits:
     """Limits that hold for every client of a web server together.
 
     Args:
-        workers: searches that run at once, each in a process of its own.
+        workers: searches that run at once, each in a process of its own; 0 = a CPU core each.
         waiting: questions that may wait for a process.
         streams: requests that may be answered at once; each open tab that searches is one.
         question_s: seconds after which a search stops with its best plan so far.
@@ -24,7 +23,7 @@ class ServerLimits:
         cache_bytes: size of the answers that are kept for equal questions.
     """
 
-    workers: int = field(default_factory=lambda: max(os.cpu_count() or 1, 1))
+    workers: int = 0
     waiting: int = 64
     streams: int = 256
     question_s: float = 60.0

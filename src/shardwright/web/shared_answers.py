@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwright.errors import OutOfTimeError, ResourceError, ShardwrightError
-from shardwright.web.answer_events import AnswerTexts, Event, FailedQuestion, failed
+from shardwright.web.answer_events import Event, Events, FailedQuestion, LastEvent, failed
 
-Search = Callable[[str, Any], AsyncIterator[Event]]
+Search = Callable[[str, Any], Events]
 """Function from a verb and its body to the events of the answer."""
-LastEvent = AnswerTexts | FailedQuestion
 _NOT_KEPT: Final = frozenset(
     {ShardwrightError.exit_code, ResourceError.exit_code, OutOfTimeError.exit_code}
 )
-"""Exit codes of errors that the same question need not have again."""
+"""Exit codes of errors that the same question may not have again: of the server, not of it."""
 
 
 @dataclass(slots=True)
@@ -29,14 +28,15 @@ class _Running:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     followers: int = 0
     task: asyncio.Task[None] | None = None
-    over: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """True if the last event is there: the answer or the error."""
+        return bool(self.events) and isinstance(self.events[-1], LastEvent)
 
 
 class SharedAnswers:
-    """Answers by the digest of their questions.
-
-    A search ends when nobody follows it any more.
-    """
+    """Answers by the digest of their questions; a search that nobody follows any more is ended."""
 
     def __init__(self, search: Search, *, cache_bytes: int) -> None:
         self._search, self._cache_bytes = search, cache_bytes
@@ -45,17 +45,17 @@ class SharedAnswers:
         self._running: dict[str, _Running] = {}
 
     def kept(self, digest: str) -> LastEvent | None:
-        """The answer that is kept for a question; None if there is none."""
-        found = self._kept.get(digest)
-        if found is not None:
+        """Kept answer or error of a question, now the most recently used; None if there is none."""
+        answer = self._kept.get(digest)
+        if answer is not None:
             self._kept.move_to_end(digest)
-        return found
+        return answer
 
-    async def events(self, digest: str, verb: str, body: Any) -> AsyncIterator[Event]:
-        """Events of a question's answer, from the first one on; the last one ends it."""
-        found = self.kept(digest)
-        if found is not None:
-            yield found
+    async def events(self, digest: str, verb: str, body: Any) -> Events:
+        """Yield a question's events: only the kept answer, or all of a shared or new search."""
+        answer = self.kept(digest)
+        if answer is not None:
+            yield answer
             return
         running = self._running.get(digest)
         if running is None:
@@ -65,21 +65,19 @@ class SharedAnswers:
         try:
             number = 0
             while True:
-                changed = running.changed
-                for event in running.events[number:]:
+                while number < len(running.events):
                     number += 1
-                    yield event
-                if running.over:
+                    yield running.events[number - 1]
+                if running.is_over:
                     return
-                if number == len(running.events):
-                    await changed.wait()
+                await running.changed.wait()
         finally:
             running.followers -= 1
-            if not running.followers and not running.over:
+            if not running.followers and not running.is_over:
                 await self._cancel(digest, running)
 
     async def _cancel(self, digest: str, running: _Running) -> None:
-        """End the search of a question that nobody follows."""
+        """Cancel the search of a question that nobody follows, and wait for its end."""
         self._running.pop(digest, None)
         if running.task is not None:
             running.task.cancel()
@@ -87,29 +85,28 @@ class SharedAnswers:
                 await asyncio.shield(asyncio.wait({running.task}))
 
     async def _follow(self, digest: str, running: _Running, verb: str, body: Any) -> None:
-        """Collect the events of a search and keep its answer."""
+        """Search and add each event for the followers; an exception is added as an error event."""
         events = self._search(verb, body)
         try:
             async for event in events:
                 self._add(digest, running, event)
-        except ShardwrightError as error:
+        except Exception as error:  # whatever ends the search, all who follow are told
             self._add(digest, running, failed(error))
         finally:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
 
     def _add(self, digest: str, running: _Running, event: Event) -> None:
-        """Add an event and wake all who follow; the last one is kept before they read it."""
+        """Add an event and wake all followers; the last one ends the search and may be kept."""
         running.events.append(event)
-        if isinstance(event, AnswerTexts | FailedQuestion):
+        if isinstance(event, LastEvent):
             self._keep(digest, event)
-            running.over = True
             if self._running.get(digest) is running:
                 del self._running[digest]
         running.changed.set()
         running.changed = asyncio.Event()
 
     def _keep(self, digest: str, last: LastEvent) -> None:
-        """Keep an answer, and drop the oldest ones beyond the size of the cache."""
+        """Keep an answer or lasting error; drop the least recently used beyond the cache size."""
         if isinstance(last, FailedQuestion) and last.exit_code in _NOT_KEPT:
             return
         self._kept[digest] = last
@@ -120,7 +117,7 @@ class SharedAnswers:
 
 
 def _size(last: LastEvent) -> int:
-    """Bytes of an answer's texts, about."""
+    """Approximate bytes of an answer or error: the characters of its texts, and 256."""
     if isinstance(last, FailedQuestion):
         return len(last.message) + len(last.hint) + 256
     return len(last.document) + len(last.page) + 256

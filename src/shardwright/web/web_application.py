@@ -15,19 +15,26 @@ from pydantic import BaseModel
 
 import shardwright
 from shardwright.errors import DataError, UsageError
-from shardwright.web.answer_events import AnswerTexts
-from shardwright.web.answer_responses import AnswerResponse, EventStream, response_of
+from shardwright.web.answer_events import AnswerTexts, failed
+from shardwright.web.answer_responses import (
+    AnswerResponse,
+    EventStream,
+    error_response,
+    response_of,
+)
 from shardwright.web.catalog_lists import catalog_document
 from shardwright.web.question_bodies import (
     AdviseBody,
     ClusterBody,
+    CompareBody,
+    GuideBody,
     PlanBody,
     PlanFileBody,
     ReportBody,
     SimulateBody,
     WhyBody,
 )
-from shardwright.web.request_guard import Access, RequestGuard, error_document
+from shardwright.web.request_guard import Access, RequestGuard
 from shardwright.web.search_processes import SearchProcesses
 from shardwright.web.server_limits import ServerLimits
 from shardwright.web.shared_answers import SharedAnswers
@@ -35,6 +42,8 @@ from shardwright.web.shared_answers import SharedAnswers
 BODIES: Final[dict[str, type[BaseModel]]] = {
     "plan": PlanBody,
     "simulate": SimulateBody,
+    "compare": CompareBody,
+    "guide": GuideBody,
     "advise": AdviseBody,
     "report": ReportBody,
     "explain": PlanFileBody,
@@ -42,15 +51,21 @@ BODIES: Final[dict[str, type[BaseModel]]] = {
     "cluster": ClusterBody,
 }
 """Body of each verb of the API."""
+_WITH_PAGE: Final = frozenset({"report", "guide"})
+"""Verbs whose answers are a page too."""
+_PAGE: Final = "shardwright.web.browser"
+_REPORT: Final = "shardwright.report.page.browser"
+_SCRIPT: Final = "text/javascript; charset=utf-8"
 FILES: Final = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/question.js": ("question.js", "text/javascript; charset=utf-8"),
-    "/answer.js": ("answer.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/": (_PAGE, "index.html", "text/html; charset=utf-8"),
+    "/page.css": (_PAGE, "page.css", "text/css; charset=utf-8"),
+    "/page.js": (_PAGE, "page.js", _SCRIPT),
+    "/question.js": (_PAGE, "question.js", _SCRIPT),
+    "/answer.js": (_PAGE, "answer.js", _SCRIPT),
+    "/number_formats.js": (_REPORT, "number_formats.js", _SCRIPT),
+    "/icon.svg": (_PAGE, "icon.svg", "image/svg+xml"),
 }
-"""File of `web.browser` and media type of each address of the page."""
+"""Package, file and media type of each address of the page."""
 STREAM: Final = "text/event-stream"
 _OF_THE_FRAMEWORK: Final = (400, 404, 405)
 """Statuses of errors that FastAPI raises itself."""
@@ -94,31 +109,31 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
 
     Args:
         limits: see `ServerLimits`.
-        access: who may ask.
+        access: names of the server, and its token.
     """
-    processes: list[SearchProcesses] = []
+    processes = SearchProcesses(limits)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        """Processes of searches while the server runs."""
-        processes.append(SearchProcesses(limits))
-        await processes[0].start()
+        """Start the search processes before the server runs, and end them after it."""
+        await processes.start()
         yield
-        await processes[0].close()
+        await processes.close()
 
     app = FastAPI(
         title="Shardwright",
         version=shardwright.__version__,
-        description="The verbs of `shardwright`; documents are those of `--json`.",
+        description=(
+            "The verbs of `shardwright`: plan and simulate answer with the document of the file"
+            " that `-o` writes, the others with that of `--json`."
+        ),
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
     )
-    answers = SharedAnswers(
-        lambda verb, body: processes[0].events(verb, body), cache_bytes=limits.cache_bytes
-    )
-    for address, (name, media_type) in FILES.items():
-        _add_file(app, address, name, media_type)
+    answers = SharedAnswers(processes.events, cache_bytes=limits.cache_bytes)
+    for address in FILES:
+        _add_file(app, address)
     for verb, body in BODIES.items():
         _add_verb(app, answers, verb, body)
     _add_catalog(app)
@@ -129,9 +144,10 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
     return RequestGuard(app, access=access, limits=limits)
 
 
-def _add_file(app: FastAPI, address: str, name: str, media_type: str) -> None:
-    """Add the address of a file of the page."""
-    text = files("shardwright.web.browser").joinpath(name).read_text(encoding="utf-8")
+def _add_file(app: FastAPI, address: str) -> None:
+    """Add a GET route at `address` that sends a packaged file of the page."""
+    package, name, media_type = FILES[address]
+    text = files(package).joinpath(name).read_text(encoding="utf-8")
 
     @app.get(address, include_in_schema=False)
     async def send_file() -> Response:
@@ -139,14 +155,14 @@ def _add_file(app: FastAPI, address: str, name: str, media_type: str) -> None:
 
 
 def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -> None:
-    """Add the address of a verb, which answers with JSON, a page or a stream of events."""
+    """Add the route POST ``/api/VERB``, which answers with JSON, a page or a stream of events."""
     described: dict[str, Any] = {
         "application/json": {"schema": {"type": "object"}},
         STREAM: {"schema": {"type": "string"}},
     }
-    if verb == "report":
+    if verb in _WITH_PAGE:
         described["text/html"] = {"schema": {"type": "string"}}
-    answered = {"description": "The document of `--json`, or its events.", "content": described}
+    answered = {"description": "The answer's document, or its events.", "content": described}
 
     async def ask(body: body_type, request: Request) -> Response:
         digest = question_digest(verb, await request.json())
@@ -168,7 +184,7 @@ def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -
 
 
 def _add_catalog(app: FastAPI) -> None:
-    """Add the address with the names that a question may have."""
+    """Add the route GET ``/api/catalog`` with the names of the catalogs as JSON."""
     text = json.dumps(catalog_document())
 
     @app.get(
@@ -188,11 +204,11 @@ def _add_catalog(app: FastAPI) -> None:
 
 
 def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
-    """Add the address of a report's page, by the digest of its question."""
+    """Add the route GET ``/report/DIGEST``: kept page of a report or guide, 404 if not kept."""
 
     @app.get(
         "/report/{digest}",
-        summary="The page of a report that was asked for before",
+        summary="The page of a report or a guide that was asked for before",
         operation_id="report_page",
         response_class=Response,
         responses={
@@ -204,11 +220,11 @@ def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
         },
     )
     async def report_page(digest: str) -> Response:
-        found = answers.kept(digest)
-        if isinstance(found, AnswerTexts) and found.page:
-            return response_of(found, as_page=True)
-        error = DataError("this report is not kept any more", hint="ask for it again")
-        return _error_response(error_document(error), status=404)
+        answer = answers.kept(digest)
+        if isinstance(answer, AnswerTexts) and answer.page:
+            return response_of(answer, as_page=True)
+        error = DataError("this page is not kept any more", hint="ask for it again")
+        return error_response(failed(error), status=404)
 
 
 def question_digest(verb: str, body: Any) -> str:
@@ -218,35 +234,21 @@ def question_digest(verb: str, body: Any) -> str:
 
 
 async def _wrong_body(_: Request, error: Exception) -> Response:
-    """Response to a body that the schema does not allow: its first fault."""
+    """Error response to a body that the schema does not allow; it tells the first fault alone."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    found = UsageError(
+    fault = UsageError(
         f"{where[:120] or 'body'}: {str(first['msg'])[:200]}",
         hint="the schema of every question is in /openapi.json",
     )
-    return _error_response(error_document(found), status=400)
+    return error_response(failed(fault))
 
 
 async def _refused_by_framework(_: Request, error: Exception) -> Response:
-    """Response to an address or a method that the server does not have, or to a body of no form."""
+    """JSON error response instead of the framework's: unknown address or method, bad body."""
     status: int = getattr(error, "status_code", 404)
-    found = UsageError(
+    fault = UsageError(
         str(getattr(error, "detail", error))[:200], hint="the addresses are in /openapi.json"
     )
-    return _error_response(
-        error_document(found), status=status, headers=dict(getattr(error, "headers", None) or {})
-    )
-
-
-def _error_response(
-    document: Any, *, status: int, headers: dict[str, str] | None = None
-) -> Response:
-    """Response with the JSON document of an error."""
-    return Response(
-        json.dumps(document, indent=1) + "\n",
-        status_code=status,
-        media_type="application/json",
-        headers=headers,
-    )
+    return error_response(failed(fault), status=status, headers=getattr(error, "headers", None))

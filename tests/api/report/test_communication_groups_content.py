@@ -8,7 +8,6 @@ from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.communication_groups_content import communication_groups, device_pattern
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
-from shardwright.program.step_trace import Origin, StepTrace
 from shardwright.report.page.view_data.communication_groups import (
     CommunicationGroups,
     DevicePattern,
@@ -54,7 +53,6 @@ def simulated_step(model: str, cluster: str, text: str, *, unfolded: bool = Fals
         plan=plan,
         simulated=simulated,
         prediction=predict_plan(problem, plan, simulated, with_sources=False),
-        trace=StepTrace(plan="", origin=Origin.SIMULATED, devices=(), spans=(), step_s=1.0),
     )
 
 

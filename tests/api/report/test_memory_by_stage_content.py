@@ -17,6 +17,7 @@ from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.program.training_problem import Problem
 from shardwright.report.page.view_data.memory_by_stage import MemoryByStage
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.api.report.stored_plans import KINDS, SIMULATED, simulated, stored
@@ -71,7 +72,8 @@ def test_the_curve_is_the_trace(kind: str) -> None:
     shares = [one.reserved / one.capacity for one in step.simulated.memory]
     number = max(range(len(shares)), key=shares.__getitem__)
     device = step.simulated.program.classes[number].devices.first
-    samples = [sample for sample in step.trace.memory if sample.device == device]
+    trace = simulated_trace(step.simulated, plan=kind)
+    samples = [sample for sample in trace.memory if sample.device == device]
     positions, kept = memory.curve.x.values, memory.curve.series[0].values
     for place, (start, end) in enumerate(pairwise(positions)):
         before = [sample.held for sample in samples if sample.time_s <= start][-1:]

@@ -84,6 +84,8 @@ def test_nothing_fits_or_the_cluster_is_smaller() -> None:
         plan_device_counts(replace(ASKED, model="llama-2-13b", pins=SHARDED), devices=(2,))
     with pytest.raises(UsageError, match="--devices up to 64 on a cluster of 32"):
         plan_device_counts(ASKED, devices=(8, 64))
+    with pytest.raises(UsageError, match="no number of devices"):
+        plan_device_counts(ASKED, devices=())
 
 
 def test_the_chosen_batch_has_the_most_useful_tokens_a_second() -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardwright.cli.main import run
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_and_simulation_file_contents import plan_document
-from tests.cli.answers import ANSWER
+from tests.files.saved import KINDS, grid_plan
 from tests.report.page.page_numbers import require_numbers_of_document
 
-SCREEN = ("alone.json",)
+SCREEN = ("simulated.json",)
 
 
 def test_page_json_and_line_are_of_one_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     source, page = tmp_path / "best.json", tmp_path / "best.html"
-    source.write_text(to_text(plan_document(ANSWER)))
+    source.write_text(to_text(grid_plan()))
     assert run(["report", str(source), "-o", str(page), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     require_numbers_of_document(page.read_text(), document)
@@ -48,6 +49,36 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("best.json").write_text(to_text(plan_document(ANSWER)))
+    Path("best.json").write_text(to_text(grid_plan()))
     assert run(["report", *words]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb"), [("grid", "plan"), ("grid simulation", "simulate"), ("mixed", "plan")]
+)
+@pytest.mark.parametrize(
+    ("field", "edited"),
+    [
+        ("step_time_s", lambda seconds: seconds * 1.01),
+        ("breakdown_s", lambda parts: parts | {"gemm": parts["gemm"] * 1.01}),
+        ("fits", lambda fits: not fits),
+    ],
+)
+def test_a_prediction_of_another_version_is_refused(
+    kind: str,
+    verb: str,
+    field: str,
+    edited: Callable[[Any], Any],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Views show numbers of the file and of a new simulation, which must not contradict."""
+    document = json.loads(to_text(KINDS[kind]()))
+    document["prediction"][field] = edited(document["prediction"][field])
+    file = tmp_path / "old.json"
+    file.write_text(to_text(document))
+    assert run(["report", str(file)]) == 7
+    error, hint = capsys.readouterr().err.splitlines()
+    assert f"not what this version simulates: {field}" in error
+    assert f"write the file again with `shardwright {verb} ... -o FILE`" in hint

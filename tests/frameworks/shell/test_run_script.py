@@ -93,6 +93,13 @@ def test_a_script_is_the_command_that_it_starts() -> None:
         ("x a\\\n  b # c\n", "x a b"),
         ("x '--a \"b\"' #c", "x '--a \"b\"'"),
         ("x $(date) `date`", "x '$(date)' '`date`'"),
+        ('set -- alpha beta gamma\nx "${@:2}" ${*:1:1} ${@: -1}', "x beta gamma alpha gamma"),
+        ("A=(alpha beta gamma)\nx ${A[@]:1} ${A[@]: -2:1} ${A[@]:5} z", "x beta gamma beta z"),
+        ("P=abcdef\nx ${P: -3:3} ${P: -3:-1} ${P:2:0}z ${P:9}y", "x def de z y"),
+        ("A=(a b)\nA[0]+=c\nA[2]+=d\nx ${A[0]} ${A[1]} ${A[2]}", "x ac b d"),
+        ("A=0\nuntil true; do A=1; done\nx $A", "x 0"),
+        ("false && for i in 1 2; do x $i; done\nfalse || while true; do x 3; break; done", "x 3"),
+        ("true || case a in a) x 1;; esac\nfalse || case a in a) x 2;; esac", "x 2"),
     ],
 )
 def test_words_are_those_of_a_shell(text: str, command: str) -> None:

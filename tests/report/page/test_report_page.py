@@ -11,10 +11,9 @@ import pytest
 
 from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_and_simulation_file_contents import plan_document
 from shardwright.report.page.markup.sentences import append_sentence, sentence_text
 from shardwright.report.page.report_page import VIEWS, report_html, report_views
-from tests.cli.answers import ANSWER
+from tests.files.saved import grid_plan
 from tests.report.page.page_numbers import require_numbers_of_document
 
 
@@ -22,7 +21,7 @@ from tests.report.page.page_numbers import require_numbers_of_document
 def document(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """JSON document of the report of a small plan, as it is written."""
     file = tmp_path_factory.mktemp("report") / "best.json"
-    file.write_text(to_text(plan_document(ANSWER)))
+    file.write_text(to_text(grid_plan()))
     return json.loads(to_text(report_document(make_report(file, tokens=1e12))))
 
 

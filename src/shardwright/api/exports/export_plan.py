@@ -51,7 +51,7 @@ def export_plan(
     hosts: Sequence[HostEntry] = (),
     image: str = "",
 ) -> Export:
-    """Export a plan as the configuration files of `target`, with a map of its ranks.
+    """Export a plan's files for `target`; StrategyError if refused, or lossy without `allow_lossy`.
 
     Args:
         target: one of `TARGETS`.

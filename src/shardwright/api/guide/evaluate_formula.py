@@ -56,7 +56,7 @@ def symbol(name: str, meaning: str, value: float, unit: str = "") -> Symbol:
 
 
 def number_text(value: float) -> str:
-    """Text of a number in a formula: integers in full, others with six significant digits."""
+    """Text of a number in a formula: integers below 10 million in full, others as ``%.6g``."""
     if float(value).is_integer() and abs(value) < 1e7:
         return f"{value:.0f}"
     return f"{value:.6g}"
@@ -72,7 +72,7 @@ def evaluate(expression: str, values: Mapping[str, float]) -> float:
 
 
 def _value(node: ast.expr, values: Mapping[str, float]) -> float:
-    """Value of one node of the expression; ValueError if it is no name, number or arithmetic."""
+    """Value of a node: name, number, binary operation or function call; else ValueError."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return node.value
     if isinstance(node, ast.Name) and node.id in values:

@@ -16,7 +16,7 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import (
 
 
 def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> BreakEven:
-    """Neighbouring values between which the best searched plan gets or loses a property.
+    """Neighbouring values between which the best searched plan gains or loses a property.
 
     A value at which nothing fits does not have the property.
     """

@@ -72,7 +72,7 @@ def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
 def _compared(
     request: Request, pins: Choices, best: BestPlan, searches: PlanSearches
 ) -> tuple[BestPlan | None, float | None]:
-    """(best plan with pins, its step over `best`'s less 1); None where pins clash or none fits.
+    """(fastest plan with pins, step / `best`'s - 1); plan None: pins clash; loss None: none fits.
 
     The plan is None where the pins contradict the request's; the loss where there is no plan.
     """

@@ -26,6 +26,7 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Rule,
 )
 from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import STOP
 
 SEARCHES_OF_A_RULE = 4
 """Typical number of searches of a rule, for the progress bar alone."""
@@ -105,14 +106,21 @@ def _best_plan(request: Request, progress: Progress | None) -> tuple[BestPlan, s
 def _judged_rules(
     facts: RequestFacts, rules: Sequence[GuideRule]
 ) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
-    """(rules that apply, judged until the time limit; names of the rules left out after it)."""
+    """(rules that apply, judged until the time limit; names of the rules left out after it).
+
+    A rule that is judged when all searches are stopped is left out: its searches did not end.
+    """
     judged: list[Rule] = []
     skipped: list[str] = []
     for rule in rules:
-        if judged and facts.searches.is_late:
+        if STOP.is_set() or (judged and facts.searches.is_late):
             skipped.append(rule.name)
         elif rule.applies(facts):
-            judged.append(judge_rule(rule, facts))
+            judgement = judge_rule(rule, facts)
+            if STOP.is_set():
+                skipped.append(rule.name)
+            else:
+                judged.append(judgement)
     return tuple(judged), tuple(skipped)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import fields
+from typing import Final
 
 import shardwright
 from shardwright.api.guide.find_break_even import bisect_break_even
@@ -20,6 +22,7 @@ from shardwright.api.guide.serving_rule import (
 )
 from shardwright.api.guide.serving_rule_table import SERVING_RULES
 from shardwright.errors import UsageError
+from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     BreakEven,
     Comparison,
@@ -28,14 +31,60 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Rule,
     Verdict,
 )
+from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import STOP
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.units import format_percent
 
+_READ_FIELDS: Final = frozenset({"model", "cluster", "seq_len", "global_batch"})
+"""Fields of a training request that a serving guide reads."""
+
+
+def serving_guide_of_request(
+    request: Request, *, answer: int | None = None, progress: Progress | None = None
+) -> Guide:
+    """Serving guide: batch = requests in flight, seq_len = prompt + answer, answer None = 1/8.
+
+    Args:
+        request: its sequence length is the tokens of a prompt and its answer.
+        answer: tokens of an answer; None = an eighth of the sequence length.
+        progress: function that is told of each rule.
+
+    Raises:
+        UsageError: the request has values that are for plans of training, such as pins.
+            ShardwrightError: as `make_serving_guide`.
+    """
+    unread = [
+        field.name
+        for field in fields(Request)
+        if field.name not in _READ_FIELDS and getattr(request, field.name) != field.default
+    ]
+    if unread:
+        names = ", ".join(name.replace("_", " ") for name in unread)
+        raise UsageError(
+            f"a serving guide does not read {names}: these are for plans of training",
+            hint="drop them with --serving",
+        )
+    return make_serving_guide(
+        request.model,
+        request.cluster,
+        tokens=request.seq_len,
+        answer=max(request.seq_len // 8, 1) if answer is None else answer,
+        concurrency=request.global_batch,
+        progress=progress,
+    )
+
 
 def make_serving_guide(
-    model: str, cluster: str, *, tokens: int, answer: int, concurrency: int
+    model: str,
+    cluster: str,
+    *,
+    tokens: int,
+    answer: int,
+    concurrency: int,
+    progress: Progress | None = None,
 ) -> Guide:
-    """The serving guide of a model on a cluster: the best of a few deployments, and the rules.
+    """Serving guide for requests of `tokens` (prompt + answer): best of a few deployments; rules.
 
     The deployments are simulated, not searched.
 
@@ -43,6 +92,7 @@ def make_serving_guide(
         tokens: tokens of a request, prompt and answer.
         answer: tokens of an answer.
         concurrency: requests in flight.
+        progress: function that is told of each rule.
 
     Raises:
         UsageError: the answer is as long as the request. ShardwrightError: as `serve_simulate`.
@@ -60,8 +110,10 @@ def make_serving_guide(
         concurrency=concurrency,
     )
     facts = serving_facts(request, prompt=tokens - answer, answer=answer)
+    if progress is not None:
+        progress("simulate the usual deployments", 0, len(SERVING_RULES))
     best = facts.best
-    rules = tuple(_judged(rule, facts, best) for rule in SERVING_RULES if rule.applies(facts))
+    rules, skipped = _judged_rules(facts, best, progress)
     words = ["shardwright", "guide", model, cluster, "--serving", "--seq-len", str(tokens)]
     return Guide(
         kind="serving",
@@ -75,7 +127,24 @@ def make_serving_guide(
         hint="",
         rules=rules,
         searches=facts.simulations.count,
+        skipped=skipped,
     )
+
+
+def _judged_rules(
+    facts: ServingFacts, best: SimulatedDeployment, progress: Progress | None
+) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
+    """(rules that apply, judged until all work is stopped; names of the rules left out then)."""
+    judged: list[Rule] = []
+    skipped: list[str] = []
+    for number, rule in enumerate(SERVING_RULES):
+        if STOP.is_set():
+            skipped.append(rule.name)
+        elif rule.applies(facts):
+            if progress is not None:
+                progress(f"simulate: {rule.question}", number, len(SERVING_RULES))
+            judged.append(_judged(rule, facts, best))
+    return tuple(judged), tuple(skipped)
 
 
 def _judged(rule: ServingRule, facts: ServingFacts, best: SimulatedDeployment) -> Rule:

@@ -76,7 +76,7 @@ class RequestFacts:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of the largest layer; with experts the mean of those that a token uses."""
+        """Parameters of the largest layer; with experts, active parameters / layers."""
         if self.experts:
             return max(self.active_parameters // max(self.counts.layers, 1), 1)
         blocks = self.problem.model.blocks
@@ -121,7 +121,7 @@ def _most_common_width(model: Model, classes: tuple[OperatorClass, ...]) -> int:
 
 
 def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -> RequestFacts:
-    """The facts of a request on a uniform cluster."""
+    """Numbers of a request that guide rules read: devices, FLOP/s, bytes, bandwidths, experts."""
     full = with_defaults(request)
     problem = problem_of(full)
     node, job = problem.cluster.node, problem.job

@@ -84,7 +84,7 @@ class ServingFacts:
     def simulated(
         self, deployment: str, *, concurrency: int = 0, prompt: int = 0
     ) -> SimulatedDeployment:
-        """The simulation of a deployment, at the request's load and prompts or others."""
+        """The cached simulation of a deployment text; load and prompt 0 = the request's own."""
         request = replace(self.request, deployment=deployment)
         if concurrency:
             request = replace(request, concurrency=concurrency)
@@ -99,7 +99,7 @@ class ServingFacts:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Deployments on all devices that the guide compares: replicas of each width.
+        """Deployments on all devices to compare: TP replicas; with experts also EP, DP attention.
 
         None has pipeline stages: the simulator lets a request begin its next token before the last
         one has left the pipeline.
@@ -133,7 +133,7 @@ class ServingFacts:
 
 
 def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> ServingFacts:
-    """The facts of a serving request whose prompts and answers have fixed lengths."""
+    """Numbers of a serving request that rules read: devices, island, FLOP/s, bytes/s, experts."""
     problem, _ = serving_problem(request)
     accelerator = problem.cluster.node.accelerator
     shape = expert_shape(problem.model)
@@ -157,7 +157,7 @@ def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> Servi
 
 
 def deployment_plan(simulated: SimulatedDeployment) -> GuidePlan:
-    """Contents of the guide for a simulated deployment; its step is the time of a token."""
+    """Guide contents of a simulated deployment; step = mean seconds of a further token (TPOT)."""
     command = serving_command(simulated.request)
     if simulated.answer is None:
         return GuidePlan(command=command, simulated=True, why=simulated.why)

@@ -30,7 +30,7 @@ LEAST_GAIN: Final = 0.01
 
 
 def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
-    """Gains of the launch with 16 bits instead of fp32, and without dropout; largest first.
+    """Changes that gain over 1 %: 16 bits instead of fp32, no dropout; largest gain first.
 
     Only causes with a gain above `LEAST_GAIN` are returned.
 
@@ -53,7 +53,7 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
 
 
 def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
-    """True if the framework refuses the launch only for unequal stages, and `grid` has equal ones.
+    """True if the framework refuses nothing, or only unequal stages and `grid` has equal ones.
 
     Pipeline stages with equal numbers of layers repair one of the framework's rules. No strategy
     repairs the others.

@@ -104,7 +104,7 @@ def _platform(request: Request, cluster: Cluster) -> dict[str, Any]:
 
 
 def _with_job(launch: Launch, request: Request) -> tuple[Launch, Request]:
-    """Complete a launch and a request by each other's job values; returns both."""
+    """Fill a request's missing job values from a launch, and the launch's from it; returns both."""
     length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
     if not (length and batch):
         raise UsageError(
@@ -253,7 +253,7 @@ def _search_best(
 def _best_single_changes(
     problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
 ) -> tuple[list[tuple[str, Grid, float]], int]:
-    """Up to 3 (text, grid, step s), one a decision, fastest first; and the number simulated."""
+    """(at most 3 best changes as (text, grid, step s), one an axis or option; number simulated)."""
     best_of_decision: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, changed_grid in one_change(problem, space, facts, launch.grid):

@@ -33,7 +33,7 @@ from shardwright.simulator.plan_simulation import Timeline
 
 
 class IdleCause(IntEnum):
-    """What an idle device waits for.
+    """Cause of a device's idle time.
 
     Causes from `IMBALANCE` on name a row of the order: ``IMBALANCE + row`` is the wait for actions
     that take longer on the devices of that row, or the device's own shorter actions.
@@ -98,7 +98,7 @@ def idle_pieces(program: Program, timeline: Timeline) -> IdlePieces:
 
 
 def _gaps(program: Program, timeline: Timeline, predecessor: IntArray) -> _Gaps:
-    """Stretches in which a class runs no action and no update, sorted by class and start."""
+    """Stretches from 0 to the step's end without action or update of a class; by class, start."""
     instances, kind = program.instances, program.templates.kind[program.instances.template]
     start, finish = timeline.start, timeline.finish
     computes = (kind <= int(TaskKind.R)) | (kind == int(TaskKind.STEP))
@@ -154,7 +154,7 @@ class _ChainParts(NamedTuple):
 
 
 def _chains(program: Program, predecessor: IntArray) -> _Chains:
-    """Number the tasks along their streams, and find the parts of the chains."""
+    """Number tasks by class and stream; link each run of consecutive predecessors, with depths."""
     instances, count = program.instances, len(predecessor)
     task = np.lexsort((np.arange(count), instances.stream, instances.klass))
     place = np.empty(count + 1, dtype=np.int64)
@@ -177,7 +177,7 @@ def _chains(program: Program, predecessor: IntArray) -> _Chains:
 
 
 def _chain_differences(gaps: _Gaps, chains: _Chains) -> _ChainParts:
-    """Parts of the two chains of each stretch, back to the last task that both have."""
+    """Signed parts of the predecessor chains of each stretch's ends, back to their common task."""
     none = len(chains.task)
     number = np.arange(len(gaps.klass))
     ends, begins = (np.append(chains.place, none)[tasks] for tasks in (gaps.after, gaps.before))
@@ -275,7 +275,7 @@ def _usual_durations(program: Program, timeline: Timeline) -> IntArray:
 
 
 def _phases(program: Program, timeline: Timeline, gaps: _Gaps) -> IntArray:
-    """Phase of the pipeline of each stretch: warm-up, cool-down or the order in between.
+    """Phase of each stretch: warm-up before any backward, cool-down after all forwards, else order.
 
     The pipeline drains after a device's last forward, and fills before its first backward.
     """

@@ -47,7 +47,7 @@ _AXES_OF_GROUPS: Final = ("tp", "cp", "ep", "order")
 def communication_groups(
     step: SimulatedStep, pieces: IdlePieces, *, change: SimulatedChange | None = None
 ) -> CommunicationGroups:
-    """Groups of each device class, with bytes and network tiers.
+    """Communication groups of the first classes, or of the critical alone: bytes and tiers.
 
     Args:
         pieces: idle stretches of the step.
@@ -163,7 +163,7 @@ def _has_equal_parts(split: Split | None) -> bool:
 
 
 def _node_runs(cluster: Cluster) -> tuple[EqualNodeRun, ...]:
-    """All nodes of a cluster, equal neighbours as one run."""
+    """Runs of equal neighbouring nodes that together are the cluster's nodes."""
     runs, first = [], 0
     for group in cluster.groups:
         devices = group.kind.num_devices
@@ -175,7 +175,7 @@ def _node_runs(cluster: Cluster) -> tuple[EqualNodeRun, ...]:
 def groups_change(
     saved: StoredSimulation, step: SimulatedStep, path: Path
 ) -> SimulatedChange | None:
-    """The fastest change of degrees inside nodes or of the order of axes; None if none fits.
+    """Fastest fitting change of TP, CP, EP or axis order of a stored grid; None if there is none.
 
     Members of the space that differ in these axes alone, and that a search has ranked next, are
     simulated too.
@@ -199,7 +199,7 @@ def _changed_words(grid: Grid, changed: Grid) -> list[str]:
 
 
 def group_words(grid: Grid) -> Iterator[str]:
-    """Yield changes of the degrees inside nodes and of the order of the axes."""
+    """Yield grid words: TP, CP or EP halved, and the usual orders of the axes that differ."""
     for axis in ("tp", "cp", "ep"):
         degree = getattr(grid, axis)
         if degree > 1:

@@ -51,7 +51,7 @@ def report_command(path: Path) -> str:
 
 
 def _launch(saved: StoredAdvice) -> str:
-    """Title of an advice: the launch with its model and cluster, if it can run."""
+    """Title of an advice: framework, with model and cluster, or strategy where it cannot run."""
     if saved.prediction is None:
         return f"A launch of {saved.framework}: {saved.strategy}"
     model, cluster = saved.prediction.model.name, saved.prediction.cluster

@@ -23,6 +23,7 @@ from shardwright.report.page.view_data.memory_by_stage import (
     StageMemoryUse,
 )
 from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
+from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 MOST_STAGES: Final = 32
@@ -126,7 +127,7 @@ def _curve(step: SimulatedStep, number: int, capacity: int) -> LineChart:
     """
     simulated = step.simulated
     device = simulated.program.classes[number].devices.first
-    samples = [sample for sample in step.trace.memory if sample.device == device]
+    samples = simulated_trace(simulated, plan="", devices=(device,)).memory
     end_s = float(simulated.timeline.finish.max()) / PICOSECONDS_PER_SECOND
     positions, held = _largest_by_interval(
         np.array([sample.time_s for sample in samples]),
@@ -159,7 +160,7 @@ def _curve(step: SimulatedStep, number: int, capacity: int) -> LineChart:
 def _largest_by_interval(
     times_s: np.ndarray, held: np.ndarray, end_s: float
 ) -> tuple[list[float], list[int]]:
-    """Positions from 0 to the end, and the largest bytes that are held from each to the next.
+    """Positions from 0 to the end; largest bytes held from each to the next, last the final bytes.
 
     Equal intervals where there are more samples than positions.
     """

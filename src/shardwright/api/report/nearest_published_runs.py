@@ -19,7 +19,7 @@ _LENGTH: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTraits:
-    """What a run is compared by.
+    """Model, devices, framework and degrees by which runs are compared.
 
     Args:
         accelerators: catalog names of all devices.
@@ -36,7 +36,7 @@ class RunTraits:
 
 
 def distance(run: PredictedRun, traits: RunTraits) -> float:
-    """Distance of a published run from given traits, in factors of two of the model's size.
+    """Sum of weighted |log2| ratios of size, devices, length, degrees; plus kind and framework.
 
         |log2 of parameters| + 1/4 (|log2 of devices| + |log2 of tokens a sequence|)
             + 1/4 sum over tp, cp, pp and ep of |log2 of degrees|

@@ -148,7 +148,7 @@ def _cause_shares(mean: FloatArray, end_s: float) -> tuple[IdleShare, ...]:
 def _imbalances(
     mean: FloatArray, stages: Sequence[str], end_s: float
 ) -> tuple[tuple[IdleShare, ...], IntArray]:
-    """(shares of the stages with the largest imbalance, place of each stage in that list)."""
+    """(imbalances of the worst stages, then of all others; each stage's index in that list)."""
     seconds = mean[int(IdleCause.IMBALANCE) :]
     order = [stage for stage in np.argsort(-seconds, kind="stable").tolist() if seconds[stage] > 0]
     listed, others = order[:_MOST_STAGES], order[_MOST_STAGES:]
@@ -174,7 +174,7 @@ def _works(program: Program) -> tuple[tuple[TimelineWork, ...], IntArray]:
 
 
 def _shown_classes(program: Program, idle: FloatArray) -> list[int]:
-    """Classes with a row, by stage: those with the most idle time where they are many."""
+    """Indices of the most idle classes within limits of rows and spans, ordered by stage."""
     tasks = np.bincount(program.instances.klass, minlength=len(program.classes))
     shown, spans = list[int](), 0
     for number in np.argsort(-idle.sum(axis=1), kind="stable").tolist()[:MOST_ROWS]:
@@ -255,7 +255,7 @@ def _tracks(
 
 
 def _idle_track(pieces: IdlePieces, number: int, stage_code: IntArray) -> TimelineTrack:
-    """Track of the idle spans of a class by cause."""
+    """Track of a class's idle spans; its works are codes of the causes."""
     own = np.flatnonzero(pieces.klass == number)
     start, cause = pieces.start[own], pieces.cause[own]
     stage = np.maximum(cause - int(IdleCause.IMBALANCE), 0)

@@ -162,7 +162,7 @@ def _chart(runs: Sequence[PredictedRun], nearest: Sequence[PredictedRun]) -> Sca
 
 
 def _parts(doubts: Sequence[Doubt]) -> tuple[IntervalPart, ...]:
-    """Half-width that each doubt adds to the interval, the largest first."""
+    """Relative half-width that each doubt alone gives the interval, the largest first."""
     parts = [
         IntervalPart(
             name=PART_NAMES.get(doubt.name, doubt.name),
@@ -175,7 +175,7 @@ def _parts(doubts: Sequence[Doubt]) -> tuple[IntervalPart, ...]:
 
 
 def _narrowing(step_s: float, doubts: tuple[Doubt, ...]) -> NarrowingMeasurement:
-    """The measurement of what widens this interval most, beside the error of all predictions."""
+    """Measurement that narrows the interval most, and the interval left; own runs if none does."""
     widths = {doubt.name: COEFFICIENTS[doubt.name] * doubt.share for doubt in doubts}
     own = {name: width for name, width in widths.items() if name != SHARED}
     widest = max(own, key=lambda name: own[name], default=SHARED)

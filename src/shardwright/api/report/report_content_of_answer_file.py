@@ -57,8 +57,8 @@ def make_report(
         prices: dollars a device-hour by accelerator, beside those of the cluster and the catalog.
 
     Raises:
-        DataError: the file cannot be read. UsageError: tokens or prices for a file that is neither
-            a plan nor a simulation.
+        DataError: the file cannot be read, or its prediction is not what this version simulates.
+        UsageError: tokens or prices for a file that is neither a plan nor a simulation.
     """
     text = read_text(path, what="answer file", hint=_HINT)
     other = parse_other_answer(text, name=str(path))

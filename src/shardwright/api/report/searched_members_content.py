@@ -60,7 +60,7 @@ MOST_POINTS: Final = 2000
 MOST_SIMULATED: Final = 8
 """Most strategies of the front that are simulated, the fastest first."""
 NEAR_SHARE: Final = 0.05
-"""How much slower than the best a strategy may be to count as nearly as fast."""
+"""Largest slowdown against the best of a strategy that counts as nearly as fast."""
 _MOST_NEAR_SIMULATED: Final = 6
 """Most strategies that are simulated to find the one with the least memory among the near ones."""
 _DIGITS: Final = 5
@@ -105,7 +105,7 @@ class _Space:
 
 
 def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedMembers:
-    """The members of the space that a stored plan's search went through.
+    """A stored search's members by fate; also as points if its grid search repeats equally.
 
     The search of a grid space is repeated, which gives the bounds of its members. Of other spaces
     the certificate has the counts.
@@ -368,5 +368,5 @@ def _stairs(ordered: list[tuple[float, int]]) -> tuple[tuple[float, float], ...]
 
 
 def _rounded(value: float) -> float:
-    """A value with `_DIGITS` significant digits."""
+    """A value with 5 significant digits."""
     return float(f"{value:.{_DIGITS}g}")

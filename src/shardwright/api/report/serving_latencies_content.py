@@ -144,7 +144,7 @@ def _pool(pool: StoredPool) -> PoolMemory:
 
 
 def _other_load(saved: StoredServing) -> OtherLoad | None:
-    """The deployment with twice as many requests in flight, or half as many if it misses targets.
+    """The deployment at twice the concurrency (half if it misses targets); None if unfit.
 
     None without a closed loop, or if the other load cannot be served.
     """

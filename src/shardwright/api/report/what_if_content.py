@@ -98,7 +98,7 @@ def what_if_axes(
 
 
 def _base_of(found: WhatIf) -> int | None:
-    """Number of the request's own position; None if it was not searched."""
+    """Index of the request's own position; None if it was not searched."""
     same = [at for at, one in enumerate(found.positions) if one.is_base]
     return same[0] if same else None
 
@@ -137,7 +137,7 @@ def _axis(found: WhatIf) -> AxisOfPositions:
 
 
 def _amount(position: WhatIfPosition) -> float:
-    """Quantity of a position; the factor where the quantity differs between devices."""
+    """Quantity of a position; its whole number or factor where the quantity has no single value."""
     return position.value if position.amount is None else position.amount
 
 
@@ -183,7 +183,7 @@ def _chart(
     positions: Sequence[AxisPosition],
     changes: Sequence[PlanChange],
 ) -> LineChart | None:
-    """Curve of tokens/s of a device, or of cost on the axis of prices, by position; else None."""
+    """Curve of tokens/s of a device, or of cost by price; None for one position or no values."""
     priced = axis.name == "price"
     values = tuple(one.usd_per_million_tokens if priced else one.rate for one in positions)
     known = [value for value in values if value is not None]
@@ -217,7 +217,7 @@ def _ticks(amounts: Sequence[float]) -> tuple[float, ...]:
 
 
 def _spread(axis: AxisOfPositions) -> float | None:
-    """Largest change of the rate along an axis, as a fraction; None if nothing fits."""
+    """Largest relative change of the rate from the own position's on an axis; None if none fits."""
     if axis.lowest is None or axis.highest is None:
         return None
     low, high = axis.positions[axis.lowest].rate, axis.positions[axis.highest].rate
@@ -234,6 +234,6 @@ def _highest_rate(axis: AxisOfPositions) -> float | None:
 
 
 def _largest(values: Sequence[float | None]) -> int | None:
-    """Number of the axis with the largest value; None if no axis has one."""
+    """Index of the axis with the largest value; None if no axis has one."""
     known = {at: value for at, value in enumerate(values) if value is not None}
     return max(known, key=lambda at: known[at], default=None)

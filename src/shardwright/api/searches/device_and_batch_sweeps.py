@@ -44,7 +44,7 @@ def powers_between(low: int, high: int) -> tuple[int, ...]:
 def plan_device_counts(
     request: Request, *, devices: Sequence[int], progress: Progress | None = None
 ) -> ScalingTable:
-    """Plan one batch on several numbers of devices, and find the knee of efficiency.
+    """Plan one batch on several device counts; the knee has most (tokens/s) squared / devices.
 
     The knee is where efficiency over step time is highest (Eager, Zahorjan and Lazowska 1989,
     Speedup versus efficiency in parallel systems, section 2): beyond it, the devices that are added
@@ -52,9 +52,11 @@ def plan_device_counts(
     highest X^2 / n.
 
     Raises:
-        UsageError: the cluster has fewer devices than the most.
+        UsageError: no number is given, or the cluster has fewer devices than the most.
         ShardwrightError: as `plan`; a number on which nothing fits is a trial without a plan.
     """
+    if not devices:
+        raise UsageError("no number of devices", hint="name at least one: devices=(8, 16)")
     size = problem_of(request).cluster.num_devices
     if max(devices) > size:
         raise UsageError(
@@ -131,12 +133,12 @@ def plan_batches(
 
 
 def progress_rate(trial: Trial, *, seq_len: int, critical: float) -> float:
-    """Useful tokens a second: throughput / (1 + batch / critical batch)."""
+    """Useful tokens a second: throughput / (1 + tokens of the batch / `critical` tokens)."""
     return trial.tokens_per_s * useful_share(batch=trial.global_batch * seq_len, critical=critical)
 
 
 def _batches_near(critical: float) -> tuple[int, ...]:
-    """Powers of two (sequences) from `SMALLEST` to `LARGEST` times the critical batch, or (1,)."""
+    """Powers of two from SMALLEST to LARGEST times `critical`, in sequences; (1,) if none."""
     powers = [1 << exponent for exponent in range(40)]
     return tuple(size for size in powers if SMALLEST * critical <= size <= LARGEST * critical) or (
         1,

@@ -254,7 +254,7 @@ class RepeatedSearch:
 def repeat_search(
     request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None
 ) -> RepeatedSearch:
-    """Search a request again up to the stored stopping point, with sensitivity if `sensitive`.
+    """Search a request again up to clock check `stopped_at` (0 = all), with sensitivity if asked.
 
     The stopping point counts looks at the clock (`search.search_time_limit.Limit`).
     """

@@ -33,7 +33,7 @@ MAX_SEARCHED = 2
 def suggest_nearby(
     request: Request, problem: Problem, answer: Answer, *, progress: Progress | None = None
 ) -> tuple[Nearby, ...]:
-    """The nearest batch and the nearest larger cluster with more tokens a second and device.
+    """The nearest worthwhile batch and larger cluster, by rate of a device; none, one or both.
 
     No device is idle.
 

@@ -18,7 +18,7 @@ NAME = "mixed"
 
 
 def choices_for(request: Request, problem: Problem) -> PinnedValues:
-    """Values that a mixed search may not choose: pins, exclusions and named runtime options."""
+    """Limits of a mixed search's choices: pins, exclusions and named runtime options."""
     choices = pinned_values_of(
         request.pins,
         request.excludes,

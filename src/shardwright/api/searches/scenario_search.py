@@ -34,7 +34,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 def plan_robust(
     request: Request, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> GeneralAnswer[tuple[float, ...]]:
-    """Search the plan with the least mean step time over the slowest scenarios of a file.
+    """Search the plan with the least mean step over the slowest (1 - tail) of a file's scenarios.
 
     See `search.robust.find_robust`; `request.tail` sets the share of slow scenarios.
 

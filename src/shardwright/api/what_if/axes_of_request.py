@@ -85,7 +85,7 @@ def own_value(request: Request, axis: Axis) -> float:
 
 
 def request_at(request: Request, axis: Axis, value: float, prices: Prices) -> Request:
-    """The request with an axis at a value.
+    """The request with an axis at `value`: a whole number, or a factor of its present quantity.
 
     Prices that are given for all devices are not part of the request: `prices_at` changes them.
 
@@ -112,7 +112,7 @@ def prices_at(axis: Axis, value: float, prices: Prices) -> Prices:
 
 
 def _are_given(request: Request, prices: Prices) -> bool:
-    """True if `prices` has all devices of a request whose search reads no price."""
+    """True if `prices` covers every device kind and the request has no cost goal."""
     groups = problem_of(request).cluster.groups
     return not has_cost_goal(request) and all(
         prices.keys() & {group.kind.name, group.kind.accelerator.name, ""} for group in groups
@@ -120,7 +120,7 @@ def _are_given(request: Request, prices: Prices) -> bool:
 
 
 def usual_values(request: Request, axis: Axis, prices: Prices) -> tuple[float, ...]:
-    """Nine values around the request's own that make valid requests, ascending; fewer if need be.
+    """Up to nine valid values around the own one, ascending; a continuous axis has its factors.
 
     Whole numbers are multiplied by powers of two, the nearest first.
     """

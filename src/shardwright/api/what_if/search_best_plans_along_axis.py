@@ -174,7 +174,7 @@ def break_even(
     prices: Mapping[str, float] | None = None,
     tolerance: float = TOLERANCE,
 ) -> BreakEven | None:
-    """Find by bisection where the best plan first seen at `low` is no longer the best.
+    """Bisect where the plan at `low` stops being best; None if `high` has it too, or on Ctrl-C.
 
     Between `low` and `high` the plan may change more than once; this is one of the changes. An axis
     of factors is divided until the two values are within `tolerance`, an axis of whole numbers
@@ -338,7 +338,7 @@ def _bisected(
 
 
 def _value_between(axis: Axis, low: float, high: float, tolerance: float) -> float | None:
-    """Value between two, in the middle by ratio, to search next; None if they are near enough."""
+    """Geometric mean of two (whole: `low` times a power of two) to search next; None if near."""
     if axis.is_continuous:
         # Four digits: a factor that can be typed, and finer than the tolerance.
         return None if high <= low * (1 + tolerance) else float(f"{sqrt(low * high):.4g}")

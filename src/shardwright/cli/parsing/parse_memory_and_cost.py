@@ -59,7 +59,7 @@ def read_tokens(text: str) -> float:
 
 
 def read_prices(words: Sequence[str] | None) -> dict[str, float]:
-    """Parse --price in dollars a device-hour: ``["h100-sxm=2.5"]`` is {"h100-sxm": 2.5}.
+    """Parse --price in dollars a device-hour: ``["h100-sxm=2.5"]`` or, under name "", ``["2.5"]``.
 
     A price without a name (``"2.5"``) has the key "" and holds for all devices.
 

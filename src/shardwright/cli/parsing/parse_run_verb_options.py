@@ -54,7 +54,7 @@ def run_options_of(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOpt
 
 
 def command_line_words(options: Mapping[str, Any]) -> list[str]:
-    """The command-line words that set the given options."""
+    """Words ``--name value`` that set options by name, without those False, None or empty."""
     words: list[str] = []
     for name, value in options.items():
         if isinstance(value, bool):
@@ -80,7 +80,7 @@ def absolute_path(path: Path | None) -> str | None:
 
 
 def absolute_file(word: str) -> str:
-    """``SEQUENCE=FILE`` with the absolute path of the file."""
+    """``SEQUENCE=FILE`` with FILE made absolute; a bare ``FILE`` is of the sequence ``text``."""
     ((sequence, path),) = read_data([word])
     return f"{sequence}={path.absolute()}"
 
@@ -109,7 +109,7 @@ def read_betas(text: str) -> tuple[float, float]:
 
 
 def read_data(words: Sequence[str], *, flag: str = "--data") -> tuple[tuple[str, Path], ...]:
-    """Parse --data: ``["tokens.npy", "encoder=source.npy"]`` as (sequence, file) pairs.
+    """Parse --data ``["tokens.npy", "encoder=source.npy"]`` to (sequence, file); no name: ``text``.
 
     Raises:
         UsageError: a sequence is named twice.

@@ -36,7 +36,7 @@ def read_count(text: str, *, flag: str) -> int:
 
 
 def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
-    """Parse the global batch in sequences a step from --global-batch or --global-batch-tokens.
+    """Parse the one batch flag given, to sequences a step; UsageError unless a whole number.
 
     Args:
         text: ``--global-batch``: sequences, or tokens with a unit (``"4M tokens"``).
@@ -74,7 +74,7 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
 
 
 def _parse_count(text: str, *, flag: str) -> tuple[int, bool]:
-    """Parse a count: (number, True if the text has a unit of tokens such as k or M)."""
+    """Parse a count: (number, k = 1024; True if the text ends in ``tok`` or ``tokens``)."""
     match = _COUNT.fullmatch(text.strip().lower()) if len(text) <= MAX_LETTERS else None
     number = (
         Fraction(match[1].replace(",", "").replace("_", "")) * MULTIPLIERS[match[2]]

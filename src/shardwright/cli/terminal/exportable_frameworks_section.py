@@ -16,7 +16,7 @@ from shardwright.report.screens.frameworks_that_run_plan_screen import (
 
 
 def frameworks_section(saved: StoredSimulation) -> ExtraAnswers:
-    """Screen section and JSON of the export targets that can run a stored plan."""
+    """Screen section and JSON of targets that export a plan exactly, with differences, or not."""
     runners = frameworks_for_plan(stored_plan(saved))
     return ExtraAnswers(
         sections=(render_frameworks(runners),),

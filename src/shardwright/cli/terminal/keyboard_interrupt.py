@@ -46,7 +46,7 @@ def note_late_plan(*, waited: bool) -> None:
 
 
 def exit_code_of_answer() -> int:
-    """Exit code of an answer: 130 if its search was stopped by Ctrl-C, else 0."""
+    """Exit code of an answer, 130 if Ctrl-C stopped its search, else 0; clears the stop flag."""
     stopped = STOP.is_set()
     STOP.clear()
     return INTERRUPTED if stopped else 0

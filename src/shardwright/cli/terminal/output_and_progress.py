@@ -39,13 +39,17 @@ def print_answer(
     document: Callable[[], Mapping[str, Any]],
     line: Callable[[], str],
     picture: Callable[[], RenderableType | None],
+    output: Path | None = None,
 ) -> None:
-    """Print an answer as JSON, as the line of ``--quiet`` or as a screen.
+    """Print an answer as JSON, as the line of ``--quiet`` or as a screen; save JSON in `output`.
 
-    Only the printed form is computed. A `picture` of None is not shown.
+    Only the forms that are printed or saved are computed. A `picture` of None is not shown.
     """
+    text = to_text(document()) if form.as_json or output is not None else ""
+    if output is not None:
+        save(output, text)
     if form.as_json:
-        write(to_text(document()))
+        write(text)
     elif form.quiet:
         write(line())
     elif (renderable := picture()) is not None:
@@ -114,7 +118,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def output_ending(path: Path | None, *, forms: Sequence[str], what: str) -> str:
-    """File format of an output path: the ending among `forms` in lower case; empty without a path.
+    """Ending of an output path in lower case; first of `forms` for a pipe; UsageError if no form.
 
     Args:
         forms: endings such as ``.svg``; a pipe or a device without an ending has the first.

@@ -34,7 +34,7 @@ def show(
     output: Path | None,
     form: AnswerForm,
 ) -> None:
-    """Save a grid search's answer to `output`, if given, and print it as JSON or as a screen.
+    """Save a grid search's answer to `output`, if given; print JSON or a screen unless --quiet.
 
     Args:
         cost: makes additional sections of the answer; None = none.

@@ -12,7 +12,6 @@ from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
-from shardwright.files.canonical_json import to_text
 from shardwright.frameworks.registry import READERS
 from shardwright.report.screens.launch_advice_screen import (
     advice_document,
@@ -87,13 +86,12 @@ def advise(
     )
     with screen.progress(form) as report:
         advice = launch_advice.advise(launch, request, progress=report)
-    if output is not None:
-        screen.save(output, to_text(advice_document(launch, advice)))
     screen.print_answer(
         form,
         document=lambda: advice_document(launch, advice),
         line=lambda: advice_line(launch, advice),
         picture=lambda: render_advice(launch, advice),
+        output=output,
     )
 
 

@@ -10,7 +10,6 @@ from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.files.canonical_json import to_text
 from shardwright.report.screens.strategy_comparison_screen import (
     by_step_time,
     comparison_document,
@@ -58,13 +57,12 @@ def compare(
             prices=parse_memory_and_cost.read_prices(training_cost.price),
             progress=report,
         )
-    if output is not None:
-        screen.save(output, to_text(comparison_document(rows)))
     screen.print_answer(
         form,
         document=lambda: comparison_document(rows),
         line=lambda: verdict.simulation_line(by_step_time(rows)[0].simulation),
         picture=lambda: render_comparison(rows),
+        output=output,
     )
     return verdict.exit_code(*(row.simulation.prediction for row in rows))
 

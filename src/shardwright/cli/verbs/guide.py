@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide import make_serving_guide
+from shardwright.api.guide.make_serving_guide import serving_guide_of_request
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option, group
 from shardwright.cli.parsing.parse_token_counts import read_count
@@ -22,7 +22,6 @@ from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.guide.guide_markdown_page import guide_markdown
 from shardwright.report.guide.guide_screen import guide_line, render_guide
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Guide
-from shardwright.search.search_request import Request
 
 SKILL_FILE: Final = "SKILL.md"
 WRITERS: Final[dict[str, Callable[[Guide], str]]] = {
@@ -127,7 +126,11 @@ def guide(
     )
     with screen.progress(form) as report:
         made = (
-            _serving_guide(request, serving)
+            serving_guide_of_request(
+                request,
+                answer=read_count(serving.osl, flag="--osl") if serving.osl else None,
+                progress=report,
+            )
             if serving.serving
             else make_guide(request, time_limit_s=limits.time_limit, progress=report)
         )
@@ -156,27 +159,6 @@ def _require_folder(path: Path) -> None:
             f"cannot write into {path}: it is no folder, and its parent has none",
             hint="name a folder, or a new one in a folder that exists",
         )
-
-
-def _serving_guide(request: Request, serving: ServingFlags) -> Guide:
-    """The serving guide of the command's words.
-
-    Raises:
-        UsageError: the request pins axes of training plans.
-    """
-    if request.pins or request.excludes or request.max_devices:
-        raise UsageError(
-            "--pin, --exclude and --max-devices are for plans of training",
-            hint="drop them with --serving",
-        )
-    answer = read_count(serving.osl, flag="--osl") if serving.osl else max(request.seq_len // 8, 1)
-    return make_serving_guide(
-        request.model,
-        request.cluster,
-        tokens=request.seq_len,
-        answer=answer,
-        concurrency=request.global_batch,
-    )
 
 
 main = verb(guide, name="guide")

@@ -68,12 +68,12 @@ def report(
             prices=prices,
             progress=progress,
         )
-    if what_if and contents.kind not in WITH_WHAT_IF:
-        raise UsageError(
-            f"--what-if searches the plans of a request, and a {contents.kind} file has none",
-            hint="drop it, or give a file of `shardwright plan -o`",
-        )
     if what_if:
+        if contents.kind not in WITH_WHAT_IF:
+            raise UsageError(
+                f"--what-if searches the plans of a request, and a {contents.kind} file has none",
+                hint="drop it, or give a file of `shardwright plan -o`",
+            )
         with (
             keyboard_interrupt.stop_search_on_interrupt(),
             screen.progress(form) as progress,

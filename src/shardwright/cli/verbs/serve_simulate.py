@@ -244,32 +244,31 @@ def serve_simulate(
     )
     if method.estimate:
         mean_estimate = simulate_deployment.serve_estimate(request)
+        text = to_text(estimate_document(mean_estimate))
         if output is not None:
-            screen.save(output, to_text(estimate_document(mean_estimate)))
+            screen.save(output, text)
         if form.as_json:
-            screen.write(to_text(estimate_document(mean_estimate)))
+            screen.write(text)
         else:
             screen.show(render_estimate(mean_estimate))
         return
     with screen.progress(form, doing=screen.SIMULATING) as report:
         answer = simulate_deployment.serve_simulate(request)
         proof = prove_deployment(request, progress=report) if method.execute else None
-    document = {
-        **serving_document(answer),
-        **({"sources": sources_document(answer)} if method.explain else {}),
-        **({"execution": served_document(proof)} if proof else {}),
-    }
-    if output is not None:
-        screen.save(output, to_text(document))
     screen.print_answer(
         form,
-        document=lambda: document,
+        document=lambda: {
+            **serving_document(answer),
+            **({"sources": sources_document(answer)} if method.explain else {}),
+            **({"execution": served_document(proof)} if proof else {}),
+        },
         line=lambda: _quiet_line(answer),
         picture=lambda: Group(
             render_serving(answer),
             *([render_sources(answer)] if method.explain else []),
             *([render_served(proof)] if proof else []),
         ),
+        output=output,
     )
 
 

@@ -64,10 +64,9 @@ def web(
     form: shared_options.AnswerForm,
 ) -> None:
     """Serve the planner as a page for browsers on this machine, until Ctrl-C."""
-    bytes_of_search = parse_memory_and_cost.read_search_memory(memory)
     limits = import_module(_LIMITS).ServerLimits(
-        **({"workers": workers} if workers else {}),
-        memory_bytes=bytes_of_search,
+        workers=workers,
+        memory_bytes=parse_memory_and_cost.read_search_memory(memory),
         question_s=seconds,
     )
 

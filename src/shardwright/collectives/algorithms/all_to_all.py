@@ -36,7 +36,7 @@ _KINDS = frozenset({Collective.ALL_TO_ALL})
 
 
 def _pairwise(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a pairwise all-to-all (`PAIRWISE`)."""
+    """Latency summed over peers and seconds a byte at the slowest tier of a pairwise all-to-all."""
     latency_s = seconds_per_byte = quantities.zero
     size_inverse = quantities.inverse[-1]
     for level in quantities.levels:
@@ -65,7 +65,7 @@ def pairwise_shares(kind: Collective, quantities: SpanQuantities) -> tuple[Float
 
 
 def _hierarchical(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of an all-to-all nested by tiers (`HIERARCHICAL_ALL_TO_ALL`)."""
+    """Latency and seconds a byte of an all-to-all nested by tiers, both summed over the tiers."""
     latency_s = seconds_per_byte = quantities.zero
     for level in quantities.levels:
         latency_s = latency_s + (level.members - 1.0) * level.latency_s

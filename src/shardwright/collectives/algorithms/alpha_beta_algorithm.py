@@ -29,7 +29,7 @@ class Line:
     seconds_per_byte: FloatArray
 
     def at(self, volume: FloatArray, *, rows: IntArray | None = None) -> FloatArray:
-        """Seconds of a collective of `volume` bytes for each group: alpha + beta x volume.
+        """Seconds of `volume` bytes by group, alpha + beta x volume; `rows` picks groups' lines.
 
         Args:
             rows: place of each group in this line's arrays; None = the same place.

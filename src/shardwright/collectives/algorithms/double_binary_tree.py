@@ -32,14 +32,14 @@ from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, 
 
 
 def _sent_in_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
-    """Bytes that the busiest member sends along the chains of its island, a byte of volume."""
+    """Bytes that an island's busiest of m sends in its chain, a byte of volume: 2 - 2/m, or 1."""
     if kind is Collective.ALL_REDUCE:
         return 2.0 * (1.0 - quantities.inverse[1])
     return (quantities.inverse[1] < 1.0).astype(np.float64)
 
 
 def sent_by_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
-    """Bytes that the busiest island of a double binary tree sends, a byte of volume.
+    """Bytes that a double binary tree's busiest island sends, a byte of volume: 0, 1 or 2.
 
     0 for groups inside one island.
     """
@@ -49,7 +49,7 @@ def sent_by_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
 
 
 def shares_between_islands(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a double binary tree's member sends over each network tier, a byte of volume.
+    """Bytes that a smallest unit's member sends by network tier in a tree, a byte of volume.
 
     The traffic between islands is shared by the members of an island.
     """

@@ -50,17 +50,17 @@ _KINDS: Final = frozenset({Collective.ALL_REDUCE})
 
 
 def _one_shot_bytes(quantities: SpanQuantities) -> FloatArray:
-    """Bytes that a member reads in a one-shot all-reduce, a byte of volume."""
+    """Bytes that a member reads in a one-shot all-reduce, a byte of volume: members - 1."""
     return quantities.size - 1.0
 
 
 def _two_shot_bytes(quantities: SpanQuantities) -> FloatArray:
-    """Bytes that a member reads in a two-shot all-reduce, a byte of volume."""
+    """Bytes that a member reads in a two-shot all-reduce, a byte of volume: 2 (1 - 1 / members)."""
     return 2.0 * quantities.others
 
 
 def _multimem_bytes(quantities: SpanQuantities) -> FloatArray:
-    """Bytes that a member moves in an all-reduce by the switch, a byte of volume."""
+    """Bytes that a member moves in a switch's all-reduce, a byte of volume: 1 + 1 / members."""
     return 1.0 + quantities.inverse[-1]
 
 

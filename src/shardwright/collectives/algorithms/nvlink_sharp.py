@@ -50,7 +50,7 @@ START_HOPS: Final = 14.0
 
 
 def _sent_in_island(quantities: SpanQuantities) -> FloatArray:
-    """Bytes that a member sends through its island's switch, a byte of volume."""
+    """Bytes that one of m members in an island sends by its switch, a byte of volume: 1 + 1/m."""
     return (1.0 + quantities.inverse[1]) * (quantities.inverse[1] < 1.0)
 
 

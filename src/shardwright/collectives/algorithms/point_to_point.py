@@ -31,7 +31,7 @@ def _line(kind: Collective, quantities: SpanQuantities) -> Line:
 
 
 def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links, a byte of volume: 1 where the message passes, else 0."""
+    """Bytes by tier, a byte of volume: 1 inside an island, or on each network tier crossed."""
     tiers = len(quantities.inverse) - 1
     above = tuple(crosses(quantities, tier).astype(np.float64) for tier in range(1, tiers))
     inside = (quantities.size > 1.0).astype(np.float64) - quantities.leaves_island

@@ -34,7 +34,7 @@ def _sent(kind: Collective, quantities: SpanQuantities) -> FloatArray:
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a ring collective, at the slowest tier that it crosses."""
+    """Latency of all steps, seconds a byte at the slowest tier crossed, of a ring collective."""
     latency_s = quantities.line_latency_s
     if kind is Collective.ALL_REDUCE:
         latency_s = latency_s * 2.0

@@ -52,7 +52,7 @@ def _flat_sent(kind: Collective, quantities: SpanQuantities, level: Level) -> Fl
 
 
 def _binomial_rounds(level: Level) -> FloatArray:
-    """Number of rounds of a binomial tree on one tier."""
+    """Number of rounds of a binomial tree on one tier: log2 of the members, rounded up."""
     return tree_depth(level.members)
 
 

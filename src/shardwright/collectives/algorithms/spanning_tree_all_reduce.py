@@ -118,7 +118,7 @@ class TreeAlgorithm:
 def _lines_over(
     algorithm: TreeAlgorithm, span: Span
 ) -> tuple[FloatArray, FloatArray, IntArray | None]:
-    """(latency, seconds a byte) of distinct groups by part count; row of each group or None.
+    """(latency, seconds a byte) by (distinct group, part count); row of each group, None = its own.
 
     As one span is priced many times.
     """

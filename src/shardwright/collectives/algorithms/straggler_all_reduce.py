@@ -112,7 +112,7 @@ def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
 
 
 def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | None:
-    """(source, target) messages by round that spread one piece to all on time; None if not found.
+    """(source, target) messages by round that spread piece 0 to all on time; None if not found.
 
     For each round after its exchange (source, target), counted from the member that had it.
 
@@ -199,7 +199,7 @@ class Straggler:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds of an all-reduce from its late member's arrival to the end, for each group.
+        """Seconds of an all-reduce from its late member's arrival, for each group; inf if unsuited.
 
         inf where the algorithm does not apply; 0 for groups of one member.
         """
@@ -237,7 +237,7 @@ class Straggler:
     def _rounds_and_seconds(
         self, quantities: SpanQuantities
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """(rounds before, rounds from the late member on, seconds of one hop, seconds a byte)."""
+        """(rounds before, rounds from the late member on, hop seconds, seconds a byte a round)."""
         counts = np.array(
             [_round_counts(int(size)) for size in quantities.size], dtype=np.float64
         ).reshape(-1, 2)
@@ -276,7 +276,7 @@ def _round_counts(members: int) -> tuple[int, int]:
 
 
 def _most_sent(members: int) -> float:
-    """Bytes that the busiest member sends in the straggler all-reduce, a byte of volume."""
+    """Bytes of the straggler all-reduce's busiest sender, a byte of volume; 0 if not scheduled."""
     if not 3 <= members <= MOST_MEMBERS:
         return 0.0
     schedule, _ = late_schedule(members)

@@ -71,7 +71,7 @@ class Layout:
 
     @cached_property
     def share(self) -> tuple[float, ...]:
-        """For each tier, bytes/s of a message that crosses it: the slowest network tier on its way.
+        """For each tier, a member's bytes/s to cross it: the slowest network tier on the way.
 
         The slowest of the network tiers on its way.
         """
@@ -79,7 +79,7 @@ class Layout:
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """(links,) bytes/s: members' island links, their network cards, then uplinks of units.
+        """(links,) bytes/s: members' island links, network cards, then units' uplinks or pairs.
 
         The members' island links, their cards (of tier 1), then the uplinks of the units of tiers
         1, 2, ..
@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """Number of links of each tier: members for islands and cards, then uplinks of units."""
+        """Number of links by tier: members for islands and cards, then units or pairs of units."""
         uplinks = [len(counts) for counts in self.units[1:]]
         if self.between is not None:
             uplinks[-1] **= 2

@@ -97,7 +97,7 @@ class SpanQuantities:
 
     @cached_property
     def ring_seconds_per_byte(self) -> FloatArray:
-        """Seconds a byte of one ring for each network card: that of the slowest tier crossed.
+        """Seconds a byte at the slowest tier, by rings over a group's network cards, one a card.
 
         The largest over tiers crossed of 1 / (c_(k-1) * bandwidth_k), c_(k-1) of the emptiest unit.
         """
@@ -206,7 +206,7 @@ def tree_depth(members: FloatArray) -> FloatArray:
 
 
 def per_tier(quantities: SpanQuantities, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links, given (tier -> bytes) of messages by outermost tier crossed.
+    """Bytes over each tier's links, from (outermost tier -> bytes); network tiers inside add up.
 
     The island's links carry only messages that stay in it; links of a network tier carry all
     messages that cross it or a tier above.
@@ -225,7 +225,7 @@ def per_tier(quantities: SpanQuantities, shares: dict[int, FloatArray]) -> tuple
 
 
 def along_ring(quantities: SpanQuantities, sent: FloatArray) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links if each member sends `sent` bytes to the next in a ring.
+    """Bytes over each tier's links, shared by a unit's members, if each sends `sent` on in a ring.
 
     In rank order, rings turned so that all share evenly.
 
@@ -249,7 +249,7 @@ _LARGEST_TABLE: Final = 2**18
 
 
 def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
-    """(span with each distinct group once, row of each group in it); (span, None) if few.
+    """(span of distinct groups, row of each group in it); (span, None) if it would gain nothing.
 
     (`span`, None) where that does not pay.
 

@@ -96,7 +96,7 @@ def _links_between_units(
     inside: tuple[tuple[int, ...], ...],
     rates: tuple[PairRates, PairRates] | None,
 ) -> Between | None:
-    """Bandwidth and latency between each two units of the group; None where all are equal."""
+    """Rates and latencies of each two units of the last tier but one; None if all are equal."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
     units_there = distinct(units[-2].of(places)).tolist()
@@ -139,7 +139,7 @@ def _span(
     below: tuple[int, ...],
     inside: tuple[tuple[int, ...], ...] | None,
     tiers: tuple[Tier, ...],
-    reduces: bool,
+    in_network_reduction: bool,
     between: Between | None = None,
 ) -> Span:
     """Span of one group with `below` members in its fullest unit of each tier (cached)."""
@@ -148,7 +148,7 @@ def _span(
         below=counts,
         bandwidth=bandwidths(tiers, counts),
         latency_s=tuple(np.array([tier.latency_s]) for tier in tiers),
-        in_network_reduction=reduces,
+        in_network_reduction=in_network_reduction,
         units=inside,
         between=between,
     )

@@ -94,7 +94,7 @@ class _Forest:
         return [0.0, *(ends[:-1] * (above / ends[-1] if ends[-1] > 0.0 else 0.0)).tolist(), above]
 
     def sibling_edges(self, parent: Unit, place: float) -> list[int]:
-        """Edges from each unit inside `parent` to its siblings, in the tree at `place`.
+        """By unit inside `parent`, number of edges to its siblings, at buffer `place` (0 to 1).
 
         In the tree at `place` of the buffer.
         """
@@ -116,7 +116,7 @@ class _Forest:
             self.cuts += (1.0 - ends % 1.0).tolist()
 
     def owners(self, unit: Unit, place: float) -> list[int]:
-        """By edge that leaves `unit`, the unit inside that it starts from, in the tree at `place`.
+        """By edge leaving `unit`, the index inside of the unit left, at buffer `place` (0 to 1).
 
         In the tree at `place`; units inside are 0, 1, ..
         """
@@ -138,7 +138,7 @@ class _Forest:
         ]
 
     def leaving_edges(self, parent: Unit, place: float) -> list[int]:
-        """Number of edges that leave each unit inside `parent`, in the tree at `place`."""
+        """Number of edges that leave each unit inside `parent`, at buffer `place` (0 to 1)."""
         edges = self.sibling_edges(parent, place)
         if parent in self.strips:
             for owner in self.owners(parent, place):
@@ -170,7 +170,7 @@ class _Forest:
                     ]
 
     def member(self, unit: Unit, edge: int, place: float) -> int:
-        """The member that edge number `edge` of `unit` starts from, in the tree at `place`."""
+        """Member from which edge number `edge` of `unit` starts, at buffer `place` (0 to 1)."""
         while True:
             owners = self.owners(unit, place)
             owner, inside = owners[edge], self.inside(unit)

@@ -73,7 +73,7 @@ def proven_sum(schedule: MessageSchedule) -> MessageSchedule:
 
 
 def round_costs(schedule: MessageSchedule, layout: Layout) -> tuple[FloatArray, FloatArray]:
-    """Seconds of latency, and seconds a byte of the buffer, of each round.
+    """By round, the busiest member's latency seconds and the busiest link's seconds a buffer byte.
 
         seconds of a round = max over members of the sum of latencies of its messages (out, or in)
                              + V x busiest link's seconds a byte

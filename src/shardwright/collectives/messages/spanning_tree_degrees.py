@@ -55,7 +55,7 @@ class Packing:
 
 
 def packing_of(layout: Layout) -> Packing:
-    """Mean edges of each unit in the spanning trees of the least network seconds, and a bound.
+    """Mean edges of each unit in spanning trees of least seconds a byte, with those and a bound.
 
     Stars inside islands.
     """
@@ -80,7 +80,7 @@ def packing_of(layout: Layout) -> Packing:
 
 
 def _edges_within(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[FloatArray]]:
-    """By tier and unit, tree edges that links allow in `seconds` a byte, and edges a second more.
+    """By tier, unit: tree edges that links carry in `seconds` a byte, and more for each second.
 
     Rooms of the units of each tier but the last, then the room left at the top, and the slope of
     each.
@@ -102,7 +102,7 @@ def _edges_within(layout: Layout, seconds: float) -> tuple[list[FloatArray], lis
 
 
 def _least_seconds(layout: Layout, *, connected: bool) -> float:
-    """Least seconds a byte at which links have room for spanning trees, by Newton's method.
+    """Least seconds a byte at which links fit spanning trees, `connected` in each unit or not.
 
     Every condition is a concave rising function with few corners, so the steps end at the root.
 
@@ -135,7 +135,7 @@ def _least_seconds(layout: Layout, *, connected: bool) -> float:
 def _spanning_tree_degrees(
     layout: Layout, seconds: float
 ) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Divide a spanning tree's edges among units by their links' room: (inner, all) by tier.
+    """Share a tree's edges by links' room: (edges to siblings, all edges leaving) by tier and unit.
 
     From the top down: every unit gets one, and of the rest its part of the room that is left.
     """

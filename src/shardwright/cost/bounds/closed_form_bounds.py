@@ -88,7 +88,7 @@ def _fill_work(
     redo: int,
     left: float,
 ) -> None:
-    """Fill in the seconds of a microbatch on each examined rank under a recompute and ZeRO option.
+    """Fill in each examined rank's seconds a microbatch: pattern `p`, group row `h`, recompute `r`.
 
     Args:
         left: share of the gradients that go to the host.
@@ -195,7 +195,7 @@ def _update(
     zero: int,
     offload: float,
 ) -> float:
-    """Seconds of the slowest examined rank's optimizer update, without gradient clipping."""
+    """Slowest examined rank's optimizer update and unoverlapped gathers in seconds, no clipping."""
     group = costs.groups[h]
     cut = group["shard"] if zero >= 1 else 1.0
     cut_experts = group["expert_shard"] if zero >= 1 else 1.0
@@ -228,7 +228,7 @@ def _border_seconds(
     tier: int,
     m: float,
 ) -> float:
-    """Fill in the seconds of sends on each examined rank; return those of one whole round trip.
+    """Fill in each examined rank's send seconds; return a microbatch's way over all ranks and back.
 
     The round trip is the way of one microbatch through all chunks and back.
     """
@@ -306,7 +306,7 @@ def _bound_outer(
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
-    """Fill in the B0 bounds of step seconds and peak bytes of the members of one outer row."""
+    """Fill in B0 step seconds and peak bytes of an outer row: each ZeRO, recompute and offload."""
     layer, p, mesh, at = row["layer"], row["pattern"], row["mesh"], row["start"]
     zero_list, redo_list = row["zero_list"], row["redo_list"]
     m = float(row["microbatches"])
@@ -454,7 +454,7 @@ def bound_members(
         outer_records(outer),
     )
 
-    def bound(rows: RecordArray) -> None:
+    def fill_bounds_of(rows: RecordArray) -> None:
         scratch = scratch_of(
             len(choices.redo_mode), len(choices.offload), ranks=patterns.rank.shape[1]
         )
@@ -463,5 +463,5 @@ def bound_members(
     # A row's bounds need no other row: each core takes rows with equal numbers of members.
     parts = max(min(available_cores(), len(time_out) // MEMBERS_OF_A_CORE), 1)
     ends = np.searchsorted(outer.start, np.linspace(0, len(time_out), parts + 1)[1:-1])
-    call_in_threads(partial(bound, rows) for rows in np.split(records, ends))
+    call_in_threads(partial(fill_bounds_of, rows) for rows in np.split(records, ends))
     return time_out, memory_out

@@ -22,7 +22,7 @@ from shardwright.kernel_compilation import inner
 
 @inner
 def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Peak number of (chunk, microbatch) pairs whose activations a rank holds under a schedule."""
+    """Peak (chunk, microbatch) pairs whose activations a rank holds: GPipe, 1F1B or interleaved."""
     if schedule == SCHEDULE_GPIPE:
         return float(microbatches * chunks)
     if schedule == SCHEDULE_1F1B:

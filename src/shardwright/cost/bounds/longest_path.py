@@ -273,7 +273,7 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
 
 @lru_cache(maxsize=64)
 def layers_share_parameters(model: Same[Model]) -> bool:
-    """True if some layers use another layer's parameters, such as relative position biases.
+    """True if layers share parameters beside embedding tables, such as relative position biases.
 
     Their chunks sum gradients once all of them are complete.
     """

@@ -68,7 +68,7 @@ def _held_after_forwards(key: _TableKey) -> _HeldCounts:
 
 
 def in_flight_microbatches(table: ActionTable, rank: int) -> FloatArray:
-    """(counts, chunks) microbatches of each chunk held after a forward, distinct rows of `rank`.
+    """(counts, local chunks) microbatches held after a forward of `rank`, distinct rows.
 
     Whole numbers, as floats.
     """
@@ -88,7 +88,7 @@ def _held_counts_of_rank(table: ActionTable, rank: int) -> FloatArray:
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
-    """Extra peak activation bytes of a rank where a forward overlaps another microbatch's backward.
+    """Extra peak bytes of a rank by overlapped passes: largest `saved` pipelined, else `paired`.
 
     A forward's layer is allocated before the backward's beside it is freed. In a pipeline one
     forward more than the order says stands before the first backward, so that both are of different

@@ -12,5 +12,5 @@ SHARE_ROUNDING = 1e-7
 
 
 def picoseconds(seconds: FloatArray) -> IntArray:
-    """Seconds as whole picoseconds, element by element."""
+    """Seconds rounded to whole picoseconds (halves to even), element by element."""
     return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)

@@ -16,7 +16,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 
 @lru_cache(maxsize=1024)
 def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
-    """(2, ranks, tiers) True where a device sends across a tier: [0] to the next rank, [1] back.
+    """(2, ranks, tiers) True at the outermost tier of a device's send: [0] to next rank, [1] back.
 
     First to the next rank, then to the one before (round the ring).
 
@@ -59,7 +59,7 @@ def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray
 def border_picoseconds(
     costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of each chunk's send forward, and of each chunk's send backward.
+    """Each chunk's picoseconds to send forward, and backward, at the fastest tier a device crosses.
 
     The border of the fastest replica counts.
 
@@ -81,7 +81,7 @@ def border_picoseconds(
 
 
 def fastest_tier_picoseconds(border_s: FloatArray, crossed: BoolArray) -> IntArray:
-    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the `crossed` tiers.
+    """(n,) picoseconds from (n, tiers) seconds at the fastest `crossed` tier; int64 max for none.
 
     An inner tier may be the slower one (cards behind a host bridge on a fast network).
     """
@@ -92,7 +92,7 @@ def fastest_tier_picoseconds(border_s: FloatArray, crossed: BoolArray) -> IntArr
 
 
 def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
-    """(2, chunks) share of the link out of each chunk that gathers and reductions fill meanwhile.
+    """(2, chunks) link share that gathers and reductions take; 0 if replicas' sends differ in tier.
 
     Forward and backward; the rank's own gathers and reductions, while they run.
 

@@ -41,7 +41,7 @@ def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) 
 
 
 def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> FloatArray:
-    """(n,) seconds a selective-policy layer waits while `volume` bytes go to the host and back.
+    """(n,) seconds that `volume` bytes take to and from the host beyond a layer's pass `seconds`.
 
     Each way runs beside the kernels of its pass, one layer's behind another's: max(V / rate - F, 0)
     + max(V / rate - I - W - R, 0). Both waits are counted in backward. Leaves out that copies take

@@ -111,7 +111,7 @@ def _library_buffers(
 
 
 def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
-    """(n,) bytes of DeepEP's buffers: channels x peers x tokens of a chunk.
+    """(n,) bytes of DeepEP's buffers over NVLink, and over the network for larger groups.
 
     Over NVLink, and twice over nodes.
 

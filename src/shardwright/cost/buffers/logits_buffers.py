@@ -39,12 +39,12 @@ and else: what all parts keep, and what the backward of one makes."""
 
 
 def loss_of(model: Model) -> Operator | None:
-    """The loss operator of a model; None if it has none."""
+    """First operator of kind LOSS in a model's blocks; None if it has none."""
     return next((o for b in model.blocks for o in b.operators if o.kind is OperatorKind.LOSS), None)
 
 
 def liger_tokens(tokens: IntArray, *, width: IntArray, hidden: int) -> IntArray:
-    """(n,) tokens a chunk of Liger's loss: tokens / ceil(width / hidden), up to a power of two.
+    """(n,) tokens a Liger chunk: min(tokens, 2^i), 2^i >= ceil(tokens / ceil(width / hidden)).
 
     The next power of two of tokens / ceil(width / hidden), at most all.
     """
@@ -66,7 +66,7 @@ def logits_bytes(
     split: BoolArray,
     hidden: int,
 ) -> tuple[IntArray, IntArray]:
-    """(n,) peak bytes of logits and loss tensors on a device, and of the allocator's blocks.
+    """Two (n,) peak bytes of logits and loss on a device: of tensors, of the allocator's blocks.
 
         bytes an element x ceil(tokens / parts) x width
 
@@ -97,7 +97,7 @@ def logits_bytes(
 def _linear_loss_bytes(
     runtime: Runtime, *, tokens: IntArray, width: IntArray, hidden: int
 ) -> IntArray:
-    """(n,) peak bytes of a loss fused with the head's GEMM: cut, Liger or chunked."""
+    """(n,) peak bytes of a loss fused with the head's GEMM: 0 if cut, else of Liger's or chunks."""
     if runtime.linear_loss is LinearLoss.CUT:
         return np.zeros_like(tokens * width)
     if runtime.linear_loss is LinearLoss.LIGER:

@@ -10,7 +10,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Scaling
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
-    """Bytes that one gradient element has on the wire."""
+    """Bytes a gradient element on the wire: job's wire format, or runtime's, or gradient dtype."""
     return (job.gradient_wire or runtime.gradient_wire or runtime.gradient_dtype).bits // 8
 
 
@@ -49,7 +49,7 @@ def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
 
 
 def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
-    """Bytes on the wire of a gathered parameter: 1 where the runtime gathers 8 bits, else stored.
+    """Bytes a gathered parameter on the wire: 1 if cast to 8 bits (not MX or rowwise), else stored.
 
     One where the runtime gathers it so and each element has one form, under a scale a tensor or 128
     x 128 elements. MX needs two, along rows and along columns: its gather is of 16 bits, into the

@@ -63,7 +63,7 @@ def sync_table(
     parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Seconds (lower bound) and elements of gradient and parameter collectives by block and row.
+    """Lower-bound seconds and elements of one layer's DP collectives, by block and row of degrees.
 
     Never more than the true groups of `sum_groups` take.
 
@@ -221,7 +221,7 @@ def sync_table(
 def _gathered_elements(
     counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int
 ) -> dict[str, IntArray | FloatArray]:
-    """`SyncTable` columns, (blocks, n): elements ZeRO-3 gathers a pass: all, quantised, own shard.
+    """Elements a block gathers per ZeRO-3 pass (0 below degree `least`): all, quantised, own part.
 
     Args:
         least: members of the smallest sharding group whose parameters are gathered: 1 where shards

@@ -60,7 +60,7 @@ def frozen_parameter_cuts(
 
 
 def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
-    """True if a device gathers a reduction group's parameters for each use (ZeRO-3).
+    """True if a device gathers the group's parameters for each use: ZeRO-3, sharded or on the host.
 
     Trained or not.
 
@@ -79,7 +79,7 @@ def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
 def effective_zero_stage(
     holdings: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int
 ) -> int:
-    """ZeRO stage that a device steps as: its lane's, or the highest of its reduction groups.
+    """ZeRO stage a device steps as: highest of its groups; `zero` if `rules.devices` is empty.
 
     The highest at which it moves anything, where a plan has reduction groups.
     """

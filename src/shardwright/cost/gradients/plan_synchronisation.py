@@ -361,7 +361,7 @@ def _members_of(group: DeviceList, near: DeviceList, shard: int) -> tuple[Device
 def sharing_groups(
     group: DeviceList, near: DeviceList, shard: int
 ) -> tuple[DeviceList, DeviceList]:
-    """Devices that share one copy of the states, and devices that hold the same piece.
+    """First `shard` of `near` then `group` (one copy of states), and every `shard`-th (same part).
 
     Other stages' holders of a tied weight come last.
 

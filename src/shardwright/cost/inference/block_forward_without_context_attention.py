@@ -67,7 +67,7 @@ class ForwardSeconds:
 
 @lru_cache(maxsize=256)
 def forward_program(block: Block, *, routed: bool) -> BlockProgram:
-    """Lower a block for serving: one position of as many samples as there are tokens (cached).
+    """Lower a block for serving (cached): each token a sample of length 1, no sequence parallel.
 
     Args:
         routed: tokens are sent to their experts; else every device of a stage has them all.
@@ -205,7 +205,7 @@ EXPERT_KERNELS: Final = 5
 
 
 def is_cast(formats: OperatorPrecision) -> bool:
-    """True if the tokens of a GEMM are cast to a narrower format by a kernel of its own."""
+    """True if a GEMM's activations are narrower than BF16, and so cast by a separate kernel."""
     return formats.activations.bytes < NumberFormat.BF16.bytes
 
 

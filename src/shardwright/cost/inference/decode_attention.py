@@ -140,7 +140,7 @@ def _cached_elements(shape: AttentionShape) -> float:
 
 
 def _measured_bits(kv: NumberFormat) -> int:
-    """Bits of the nearest measured cache format: 16 or 8.
+    """Bits of the measured cache format for `kv`: 16 from two bytes an element up, else 8.
 
     Narrower caches were not measured and count their bytes.
     """

@@ -27,7 +27,7 @@ class ServingGemms:
 
 
 def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
-    """Number formats of an operator's weights and tokens in a serving job.
+    """Weight and activation formats of an operator in serving, by class; BF16 for other classes.
 
     Norms, routers and operators of no class stay in 16 bits.
     """

@@ -103,7 +103,7 @@ def routed_experts_seconds(
 
 
 def _form(machine: Machine) -> FittedForm:
-    """Fitted form of expert kernels without a measured table: half of a large GEMM's rate.
+    """Fitted form of experts' kernels without a table: half a large GEMM's compute efficiency.
 
     As the kernels' fits have .5 of peak and less where a GEMM reaches .8.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from shardwright.cost.part_phase_recompute_keys import PARTS
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import (
     Accelerator,
@@ -85,6 +86,10 @@ class Machine:
     saves_quantised: bool = True
     free_parts: frozenset[str] = frozenset()
 
+    def is_free(self, part: int) -> bool:
+        """True if a part of the seconds, by its number in `PARTS`, takes no time."""
+        return PARTS[part] in self.free_parts
+
 
 def machine_of(
     accelerator: Accelerator,
@@ -141,7 +146,7 @@ def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constant
 
 
 def sixteen_bit_machine(machine: Machine) -> Machine:
-    """`machine` with 16-bit GEMM rates, for GEMMs that no recipe quantises.
+    """`machine` with 16-bit GEMM rates if it computes in another dtype of as many bits or fewer.
 
     (`stays_wide`).
     """

@@ -127,7 +127,7 @@ _KNOWN_ON_AVERAGE: Final = (Evidence.MEASURED, Evidence.FITTED)
 def _padding(
     machine: Machine, *, m: FloatArray, n: FloatArray, k: FloatArray, groups: IntArray | int
 ) -> FloatArray:
-    """Multiplications that whole tiles (or waves of tiles) do, over those needed."""
+    """Multiplications that whole tiles (or waves of tiles) do, as a ratio to those needed."""
     device, rates = machine.accelerator, machine.gemm
     parts = MULTIPROCESSORS.get(device.name)
     if (
@@ -161,7 +161,7 @@ def element_seconds(
     one_pass: bool = False,
     by_row: bool = False,
 ) -> FloatArray:
-    """Seconds of an element-wise kernel of `traffic` minimal bytes, with its launch.
+    """Seconds of an element-wise kernel: `traffic` bytes x passes / achieved bandwidth, + launch.
 
     traffic x passes / (achieved bandwidth) + launch.
 
@@ -221,7 +221,7 @@ def attention_seconds(
     parts: IntArray | None = None,
     backward: bool,
 ) -> FloatArray:
-    """Seconds of a layer's fused attention kernels, forward or backward, with their launches.
+    """Seconds of a layer's attention pass, its context in `parts` kernels (None: 1), with launch.
 
     FLOPs under the mask / (fraction x peak) x clock + launch a part; backward is `backward_ratio`
     times the forward.

@@ -154,7 +154,7 @@ class HostClock:
         return changed_clock
 
     def _part(self, operator: str, phase: Phase) -> int:
-        """Part of the block that a kernel counts in: 0 forward, 1 experts' forward, 2 backward."""
+        """Part a kernel counts in: 2 backward, 1 experts if the host reads routing, else 0."""
         if phase is not Phase.F:
             return 2
         return 1 if operator in self._routed and self._runtime.reads_routing else 0
@@ -214,7 +214,7 @@ class HostClock:
             self._late[part, self._segment[move.operator, phase is Phase.F]] += seconds
 
     def exposed(self) -> tuple[FloatArray, FloatArray]:
-        """Seconds the device waits for launches in (forward, backward): host beyond device.
+        """(forward, backward) seconds of launch waits: host beyond device, or all if it blocks.
 
         Sum over parts, or their segments, of max(0, host - device); all of the host's where
         launches block.
@@ -293,7 +293,7 @@ class PairedLayer:
         self._moved[1 if not behind else 2 if phase is Phase.F else 0] += seconds
 
     def exposed(self, *, late: FloatArray) -> FloatArray:
-        """Seconds of dispatch and combine that the other microbatch's kernels do not hide.
+        """Seconds of dispatch and combine not hidden by the other microbatch's kernels and `late`.
 
         Args:
             late: seconds that the device waits for launches, nearly all of them the experts'.
@@ -304,7 +304,7 @@ class PairedLayer:
 
 
 def exposed_traffic(compute: FloatArray, moved: FloatArray) -> FloatArray:
-    """Seconds of expert traffic that another microbatch's kernels beside it do not hide.
+    """Seconds max(share x moved, moved - (1 - share) x compute), at most moved: exposed traffic.
 
     `moved` seconds of traffic, `compute` seconds of kernels.
 

@@ -110,7 +110,7 @@ def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGr
 
 
 def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
-    """Experts' GEMM table of `device`, as is, if its GEMM grid corrects `rates`; else None."""
+    """Experts' measured GEMM table of `device`, if its GEMM grid corrects `rates`; else None."""
     tables = kernel_tables(device.name)
     return (
         tables.grouped_table(dtype)

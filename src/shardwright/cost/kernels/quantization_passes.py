@@ -81,7 +81,7 @@ def quantised_bytes(machine: Machine) -> float:
 
 
 def needs_transposes(machine: Machine) -> bool:
-    """True if 8-bit GEMMs of the accelerator need transposed operands for the backward pass.
+    """True if 8-bit backward GEMMs need transposed operands: on every accelerator but Blackwell.
 
     They take both operands along the sum only.
 
@@ -92,7 +92,7 @@ def needs_transposes(machine: Machine) -> bool:
 
 
 def quantised_copies(machine: Machine) -> int:
-    """Number of quantised copies of an operand that forward and backward GEMMs need.
+    """Quantised copies of a GEMM operand: 2 if scaled by block or transposes are needed, else 1.
 
     Two where scales or layouts differ.
     """

@@ -9,7 +9,7 @@ from shardwright.collectives.groups.span_members_by_network_tier import Span
 
 
 def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
-    """(n,) `volume`, or `volume` x `rows` x the island's share of members where copies carry rows.
+    """(n,) dispatched bytes: `volume`, x `rows` x island members / group members where `rows` > 1.
 
     volume x rows x islanders / members.
 

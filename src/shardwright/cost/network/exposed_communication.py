@@ -21,7 +21,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ExpertDis
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:
-    """True if a move inside a layer is a plain library collective (tp, Ulysses or experts).
+    """True if a tp, Ulysses or expert collective runs as a plain library kernel, unfused.
 
     All members of a group wait for such a collective.
 
@@ -72,7 +72,7 @@ def move_cost(
     yielding: dict[tuple[str, Phase], FloatArray],
     core: dict[Phase, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
-    """Exposed and hidden seconds of a move, hidden behind the kernels that its `exposure` allows.
+    """(exposed, hidden) seconds of a move by its `exposure`; `wait_s` x log2(`size`) is added.
 
     Args:
         seconds: seconds of the move once.
@@ -112,7 +112,7 @@ _PERSISTENT: Final = ("hopper", "blackwell")
 
 
 def gemms_yield_multiprocessors(accelerator: str) -> bool:
-    """True if a GEMM shares multiprocessors with a collective: no accelerator of persistent GEMMs.
+    """True if a running GEMM yields SMs to a collective: not where GEMM kernels are persistent.
 
     `accelerator` is a catalog name.
 

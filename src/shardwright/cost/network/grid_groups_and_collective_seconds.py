@@ -119,7 +119,7 @@ Axes = tuple[tuple[IntArray, IntArray], ...]
 
 
 def tokens_copied(rows: DegreeRows) -> BoolArray:
-    """(n,) True where tokens are copied over tp: experts have no mesh of their own.
+    """(n,) True where tp > 1 without sequence parallelism: every tp rank has the same tokens.
 
     Experts are cut like the MLP.
     """

@@ -19,7 +19,7 @@ from shardwright.program.training_problem import Problem
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
-    """The edges between the stages of a lane, with their forward and backward messages."""
+    """Edges between the stages of one pipeline (lane), with their forward and backward messages."""
     model, job = problem.model, problem.job
     islands = plan_units(problem)[0]
     edges = []

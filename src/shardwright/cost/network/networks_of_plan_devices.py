@@ -72,7 +72,7 @@ def group_problem(problem: Problem, group: int) -> Problem:
 
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
-    """Problem on a cluster where only these devices share their nodes' cards and zone links."""
+    """Problem on a cluster where only these devices share their nodes' NICs and zone links."""
     cluster = with_working_devices(problem.cluster, devices)
     return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
 
@@ -115,7 +115,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
 
 
 def _slowest(level: tuple[Tier, ...]) -> Tier:
-    """Tier with the smallest bandwidth and the largest latency of several tiers."""
+    """Tier with the smallest unit and bandwidth and the largest latency of several tiers."""
     return Tier(
         name=level[0].name,
         num_devices=min(t.num_devices for t in level),

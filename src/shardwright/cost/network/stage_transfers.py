@@ -64,7 +64,7 @@ class Crossing:
 
 
 def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int32Array) -> Crossing:
-    """Load, latency, bandwidth and collectives of the messages that device class `klass` sends."""
+    """Elements, latency (s), bytes/s and collectives of messages that a device class sends."""
     load = _message_load(Same(messages), klass, Same(class_of), plan_units(problem))
     own_messages, beside = load.mine, load.beside
     ends = frozenset[int]()
@@ -173,7 +173,7 @@ def _load_of_single_messages(
 
 
 def _outermost_level(source: IntArray, target: IntArray, units: tuple[Units, ...]) -> int:
-    """Outermost network level that some pair of devices exchanges over."""
+    """Index of the outermost network level that some pair of devices exchanges over."""
     return int(level_between(source, target, units).max())
 
 
@@ -209,7 +209,7 @@ def _latency_and_rate(
 
 
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
-    """Seconds of an edge: latency, the busiest device's bytes over bandwidth, and collectives.
+    """Seconds of an edge, `scale` bytes an element: latency, busiest device's bytes, collectives.
 
     Args:
         scale: bytes of an element, times the share of the sequence that is at work.
@@ -245,7 +245,7 @@ def around_seconds(
     *,
     scale: float,
 ) -> float:
-    """Seconds of collectives before and after an edge's messages: each kind's busiest, summed."""
+    """Seconds of an edge's collectives: by kind, the busiest `around` device's sum, all added."""
     seconds_of_kinds: dict[Collective, dict[int, float]] = {}
     for kind, devices, elements in collectives:
         network = network_of_devices(problem, devices)

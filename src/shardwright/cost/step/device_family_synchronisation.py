@@ -64,7 +64,7 @@ class Shape:
 
 
 def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...]:
-    """Reduction groups of more than one device, by falling number of elements that they hold.
+    """Reduction groups of several devices, by falling elements: dense, then experts', then tied.
 
     Trained or not; those of experts alone, then of tied weights alone, come last.
     """
@@ -233,7 +233,7 @@ def synchronisation_of_device(summed: SynchronisedDevice) -> tuple[int, MeshTabl
 
 
 def _table_elements(segment: Segment, local: int, length: int) -> int:
-    """Elements on a device of the largest trained embedding or head it computes; 0 without one.
+    """Elements of the largest trained embedding or head on a stage's device `local`; 0 if none.
 
     Whichever of its stages holds the (tied) weight.
     """

@@ -52,7 +52,7 @@ class Spending:
 def paid_devices(
     cluster: Cluster, working: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By node group: devices of nodes with some device in use (paid for), then devices in use.
+    """By node group: number of devices on nodes in use (paid for), then number of devices in use.
 
     The paid devices first.
     """

@@ -107,7 +107,7 @@ def _compose(
     cut: tuple[int, ...] | None,
     coupled: set[int],
 ) -> StepCosts:
-    """Costs of one chunk's step for one sequence slice, composed as a grid's step is."""
+    """Costs of one chunk's step for `cut`'s last slice; devices waited for join `coupled`."""
     stage, device, held_segments = summed.stage, summed.device, summed.here
     tables, buffers = [], []
     for part in held_segments:
@@ -162,7 +162,7 @@ def _compose(
 
 
 def recompute_mode(keeps: tuple[Keep, ...]) -> int:
-    """Index into MODES of a segment's activation policy.
+    """Index into MODES of a segment's activation policy: 3 host, 2 full, 1 core, 0 otherwise.
 
     3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the core is, else 0
     (single operators and shares: see `kept_variant`).

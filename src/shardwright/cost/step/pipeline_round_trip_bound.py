@@ -11,7 +11,7 @@ from shardwright.kernel_compilation import inner
 
 @inner
 def round_trips(trip: float, apart: float, each: float, microbatches: int, in_flight: int) -> float:
-    """Lower bound in seconds from a stage's first forward to its last backward: trips in turn.
+    """Lower bound of seconds from a stage's first forward to last backward; 0 if all in flight.
 
     One round trip after another; 0 if all microbatches are in flight at once.
 

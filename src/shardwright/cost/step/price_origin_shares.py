@@ -94,7 +94,7 @@ class PricedSeconds:
 def priced_seconds(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
 ) -> tuple[PricedSeconds, ...]:
-    """Seconds of kernels and collectives in the stages by block, family and origin.
+    """Seconds of each device family's first device, by block, kernel family and price's origin.
 
     Of the first device of every family of `stages`; equal blocks are priced once.
 

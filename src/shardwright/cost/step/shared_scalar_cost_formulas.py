@@ -71,7 +71,7 @@ def backward_layer(
 
 @inner
 def gathers_again(elements: float, reuse: float) -> float:
-    """Mean gathers of a recomputed layer's parameters in ZeRO-3 backward: 1 + those released.
+    """Gathers of a recomputed layer in ZeRO-3 backward: 1 + max(0, 1 - reuse / (2 elements)), or 1.
 
         1 + max(0, 1 - reuse / (2 elements))
 
@@ -120,7 +120,7 @@ def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
 
 @inner
 def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
-    """Bytes of the largest temporary tensor beside the logits: of a `layer`, or of an `end`.
+    """Bytes of temporaries beside the logits: max(`end`, `layer` - `logits`).
 
     It is `end`, an embedding's weight gradient, or the excess over the logits of `layer`, the
     tensors that a layer's backward makes again (the logits are gone when a layer is recomputed).

@@ -161,7 +161,7 @@ class StageCosts:
     def seconds(
         self, lane: int, chunk: int, family: int, part: int, kind: TaskKind, *, early: bool = False
     ) -> float:
-        """Seconds of an action of the slowest of the families that blocking collectives couple.
+        """Seconds of an action: slowest coupled family of each set of operators, these added.
 
         The slowest of the coupled families; those that run different operators one after the other.
 

@@ -151,7 +151,7 @@ class Cuts(NamedTuple):
         return elements_held
 
     def shards(self, *, width: float, alone: float, beside: float, master: bool) -> FloatArray:
-        """(r,) bytes of ZeRO-3 parameter shards on the device; a master copy may stand for them.
+        """(r,) bytes of ZeRO-3 shards: `beside` an element if its states are cut alike, or `alone`.
 
         A master copy stands for the shard where it is of the same elements. Where optimizer states
         are of elements outside the shard, and have no master copy, their values are kept too.

@@ -199,7 +199,7 @@ def _chunk_seconds_by_part(
     layer_regather_s: FloatArray,
     layer_reduce_s: FloatArray,
 ) -> FloatArray:
-    """(2, c, parts) seconds of each chunk by part, of sharding only what compute does not hide.
+    """(2, c, parts) forward and backward seconds of each chunk; of sharding only exposed ones.
 
     Recompute, exposed sharding and copies to the host are parts too.
     """

@@ -53,7 +53,7 @@ from shardwright.runtime.framework_description import Options
 def layer_table(
     problem: Problem, rows: DegreeRows, *, modules: tuple[Options, ...] = ((),)
 ) -> LayerTable:
-    """Seconds and bytes of every block of the model for every row.
+    """Seconds and bytes of every block for all rows, repeated for each option set in `modules`.
 
     Rows of one structure are priced together.
 
@@ -337,7 +337,7 @@ def _object_of(content: tuple[object, ...]) -> object:
 
 
 def _as_slice(places: IntArray) -> IntArray | slice:
-    """The rising `places`, as a slice where no place between them is left out."""
+    """Rising `places` as a slice if they are consecutive numbers, else as given."""
     first_place, last_place = int(places[0]), int(places[-1])
     return (
         slice(first_place, last_place + 1)
@@ -362,7 +362,7 @@ def _columns_by_module_set(table: BlockVariantTable) -> dict[str, FloatArray | I
 def _border_seconds(
     problem: Problem, rows: DegreeRows, stream: IntArray, network: Network
 ) -> FloatArray:
-    """(tiers, n) seconds to send a device's part of the stream to the next stage, by tier.
+    """(tiers, n) seconds to send a device's part of `stream` bytes to the next stage, by tier.
 
     Copies over tp are sent once and gathered behind, if the runtime does so.
     """

@@ -78,7 +78,7 @@ def is_on_host(keep: Keep) -> bool:
 
 
 def transfer_bandwidth(problem: Problem, how: ActivationPolicy) -> float:
-    """Bytes/s of one device's activation offload: PCIe, or its share of NVMe if slower."""
+    """Bytes/s of a device's offload: PCIe; for NVMe its share of the node's NVMe if slower."""
     node = problem.cluster.node
     if how is ActivationPolicy.NVME and node.host.nvme_bandwidth:
         return min(node.host.pcie.achieved, node.host.nvme_bandwidth / node.num_devices)

@@ -48,7 +48,7 @@ from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import FullRecompute, TpOverlap
 
 Variant: TypeAlias = tuple[tuple[SavedTensor, ...], Runtime]
-"""What a block saves under a runtime, and the runtime."""
+"""Tensors that a block saves for its backward under a runtime, and the runtime."""
 Kernels: TypeAlias = dict[tuple[str, Phase], FloatArray]
 
 

@@ -38,7 +38,6 @@ from shardwright.cost.part_phase_recompute_keys import (
     GEMM,
     LAUNCH,
     PART_OF_AXIS,
-    PARTS,
     PHASES,
 )
 from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
@@ -129,7 +128,7 @@ def block_tables(
     moves_again, recomputes = repeats_move(program, runtime), program.has_backward
     for move in program.moves:
         phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
-        free, size = PARTS[part] in machine.free_parts, spans(move)[0].size
+        free, size = machine.is_free(part), spans(move)[0].size
         wait = wait_s if on_own_kernels(move, runtime) and not free else 0.0
         exposed, hidden = move_cost(
             move,
@@ -156,7 +155,7 @@ def block_tables(
         seconds,
         clock,
         pair if runtime.expert_overlap else None,
-        launches_free=PARTS[LAUNCH] in machine.free_parts,
+        launches_free=machine.is_free(LAUNCH),
     )
     seconds[3, ELEMENT] += waited_for_host(
         host_bytes(program, local), rate=host_rate, seconds=seconds
@@ -223,7 +222,7 @@ def local_degrees(rows: DegreeRows, *, sequence: int) -> dict[str, IntArray]:
 def _wait_for_host(
     seconds: FloatArray, clock: HostClock, pair: PairedLayer | None, *, launches_free: bool
 ) -> FloatArray:
-    """Add launch waits to `seconds` in place, hide a pair's traffic; return hidden seconds."""
+    """Set launch waits and hide a pair's expert traffic in `seconds`; return hidden seconds."""
     if not launches_free:
         seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
     if pair is None:

@@ -45,7 +45,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ScaleGrou
 
 
 def shared_parameters(model: Model) -> frozenset[str]:
-    """Parameters of the first block that the last one uses too: tied embeddings.
+    """Parameters of the first block that the last one uses too (tied), as ``block.parameter``.
 
     As ``block.parameter``, of the model's own blocks.
     """

@@ -61,7 +61,7 @@ class ChunkLayout:
 
 
 def is_unit(block: Block) -> bool:
-    """True if ZeRO-3 gathers the block by itself and frees it after its work: a layer.
+    """True if ZeRO-3 gathers and frees the block by itself: any without a vocabulary.
 
     A teacher's layers too; embeddings and heads are roots.
     """
@@ -120,7 +120,7 @@ def _streams(blocks: Sequence[Block]) -> IntArray:
 
 
 def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) index of each chunk's block whose backward runs first: the last that has a backward.
+    """(c,) index in `model.blocks` of each chunk's last block with a backward, else its last.
 
     The last block with any backward; the last of all where none has any.
     """
@@ -137,7 +137,7 @@ def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) index of each chunk's block whose gradients are reduced last: the first trained one.
+    """(c,) index in `model.blocks` of each chunk's first block with a trained parameter, or first.
 
     The first block with any trained parameter; the first of all where none has any.
     """

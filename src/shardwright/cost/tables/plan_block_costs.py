@@ -132,7 +132,7 @@ def _is_uneven(cells: StageCells) -> bool:
 def block_on_device(
     problem: Problem, stage: StageParts, segment: Segment, device: int, cut: tuple[int, ...] | None
 ) -> tuple[BlockTable, int, tuple[int, ...]]:
-    """Costs of a block on a device, its overlap buffer bytes, and devices it must wait for.
+    """Costs of a block on a device, overlap buffer bytes, devices it waits for (from stage's base).
 
     Buffers of tensor-parallel overlap; devices that blocking collectives join with this one,
     counted from the stage's first.

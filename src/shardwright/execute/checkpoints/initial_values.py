@@ -166,7 +166,7 @@ class InitialValues:
 
 
 def residual_branches(model: Model) -> int:
-    """Number of operators in the model that add a branch to the residual stream: two a layer.
+    """Number (>= 1) of operators that add a branch to the residual stream, over all layers.
 
     The sum over a token's experts is within a branch.
     """

@@ -84,7 +84,7 @@ class SavedCheckpoint:
 def read_checkpoint(
     folder: Path, *, model: Model, settings: Settings | None = None, share: tuple[int, int] = (0, 1)
 ) -> SavedCheckpoint:
-    """Open a checkpoint after verifying its files and its model.
+    """Open a checkpoint; verify its model, and each n-th file from the i-th: `share` = (i, n).
 
     Args:
         model: the model that the checkpoint must have.

@@ -150,7 +150,7 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
         return central_plan
 
     def load_bytes(self, read_item: ReadItem, value: object) -> None:
-        """Never called: pieces are tensors."""
+        """Raise AssertionError: all pieces are tensors, so torch never calls this method."""
         raise AssertionError(read_item)
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:

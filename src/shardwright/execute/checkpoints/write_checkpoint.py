@@ -67,7 +67,7 @@ def _bias_pieces(state: DeviceState, training: PreparedTraining) -> Iterator[Che
 
 
 def write_files(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> DeviceFiles:
-    """Write a device's pieces to files that are named after the device."""
+    """Write a device's pieces to files named after it; return their names, bytes and digests."""
     written = write_pieces(pieces, folder, device=device)
     return DeviceFiles(
         written=written, files=tuple(file_description(folder / name) for name in written.files)
@@ -77,7 +77,7 @@ def write_files(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> 
 def _bucket_pieces(
     state: DeviceState, training: PreparedTraining, bucket: Bucket
 ) -> Iterator[CheckpointPiece]:
-    """Iterate over a device's share of a bucket: values and optimizer states, as named pieces."""
+    """Iterate over the pieces of a bucket that a device owns (ZeRO 1): values, optimizer states."""
     low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
     yield from pieces_of_flat(training.work.model, bucket, low, state.owned(bucket), VALUE)
     for start, _, states in state.shares(bucket):
@@ -86,7 +86,7 @@ def _bucket_pieces(
 
 
 def begin_checkpoint(root: Path, step: int) -> Path:
-    """Create an empty folder for a new checkpoint, and remove what an unfinished one left."""
+    """Create a step's empty checkpoint folder, after removing an unfinished one of that step."""
     folder = root / f".step-{step:08d}.unfinished"
     if folder.exists():
         shutil.rmtree(folder)
@@ -97,7 +97,7 @@ def begin_checkpoint(root: Path, step: int) -> Path:
 def finish_checkpoint(
     folder: Path, written: list[DeviceFiles], training: PreparedTraining, *, step: int
 ) -> Path:
-    """Write metadata and manifest, and rename the folder to the checkpoint's final name.
+    """Write metadata and manifest, and rename `folder` to ``step-N``, in place of an existing one.
 
     An existing checkpoint of that name is replaced.
 

@@ -29,7 +29,7 @@ class OffloadedTensor:
 
 
 def offload_tensor(tensor: torch.Tensor, *, percent: int) -> OffloadedTensor:
-    """Copy `percent` of a tensor's elements to the host; the caller drops the tensor.
+    """Copy the first `percent` of a tensor's flat elements to the host, and clone the rest.
 
     On CUDA, the copy overlaps with the kernels that follow.
     """
@@ -45,7 +45,7 @@ def offload_tensor(tensor: torch.Tensor, *, percent: int) -> OffloadedTensor:
 
 
 def restore_tensor(offloaded: OffloadedTensor) -> torch.Tensor:
-    """Copy an offloaded tensor back to its device."""
+    """Join an offloaded tensor's host and device elements again, on its device, in its shape."""
     count = offloaded.host.numel()
     flat = offloaded.rest.new_empty(count + offloaded.rest.numel())
     _copy_on_stream(
@@ -58,7 +58,7 @@ def restore_tensor(offloaded: OffloadedTensor) -> torch.Tensor:
 
 
 def host_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """An empty tensor of the same shape in host memory, pinned for a CUDA tensor."""
+    """Uninitialised host tensor of the shape of `tensor`, and its type if `dtype` is None."""
     return torch.empty(
         tensor.shape, dtype=dtype or tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
     )
@@ -67,7 +67,7 @@ def host_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torc
 def _copy_on_stream(
     device: torch.device, copy: Callable[[], object], *, later_work_waits: bool
 ) -> None:
-    """Run `copy` on a side CUDA stream after all launched work; at once on a CPU.
+    """Run `copy` on a side CUDA stream after all launched work; on a CPU, run it at once.
 
     `later_work_waits`: work launched later waits for the copy. Without CUDA, the copy runs at once.
     """

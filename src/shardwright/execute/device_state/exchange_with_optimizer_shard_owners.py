@@ -26,7 +26,7 @@ Runs = tuple[tuple[int, ...], ...]
 def owned_gradient(
     device: int, bucket: Bucket, local_gradient: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """Summed gradient of the optimizer piece that the device owns, from its local gradients.
+    """Sum local gradients over the bucket's devices; return the device's optimizer piece.
 
     Own gradients as in `reduce_scatter_bucket`.
     """
@@ -41,7 +41,7 @@ def owned_gradient(
 def owned_gradient_of_sums(
     device: int, bucket: Bucket, total: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """Gradient of the optimizer piece that the device owns, from reduction groups' sums.
+    """Gradient of the device's optimizer piece, from `total`, its already summed gradient piece.
 
     `total`: the device's piece of the gradient, summed after each microbatch.
     """
@@ -56,21 +56,21 @@ def owned_gradient_of_sums(
 def _sums_to_owners(
     device: int, bucket: Bucket, total: torch.Tensor, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """Send the reduction groups' sums, in the communication format, to the owners of states."""
+    """Exchange reduction groups' sums in wire format; return owner's total in gradient format."""
     return (yield from _to_owners(device, bucket, total.to(precision.wire))).to(precision.gradient)
 
 
 def new_values(
     device: int, bucket: Bucket, piece: torch.Tensor, *, want: int
 ) -> Task[torch.Tensor]:
-    """Updated parameter piece that ZeRO stage `want` keeps (0: all), gathered from its owners."""
+    """Gather owners' updated pieces to the piece that ZeRO stage `want` keeps (0: all elements)."""
     if bucket.sharing(device).reduction_groups:
         piece = yield from _from_owners(device, bucket, piece)
     return (yield from all_gather_bucket(device, bucket, piece, have=1, want=want, key="new"))
 
 
 def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.Tensor]:
-    """Exchange reduction groups' sums: the total of the optimizer piece that the device owns."""
+    """Exchange reduction groups' sums, and add those of the device's optimizer piece (ZeRO 1)."""
     groups = [
         group for sharers in bucket.sharers for group in (sharers.reduction_groups or (sharers,))
     ]
@@ -86,7 +86,7 @@ def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.T
 
 
 def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch.Tensor]:
-    """Exchange updated values with owners: those of the device's piece in its reduction group."""
+    """Exchange owners' updated values: those of the device's piece in its reduction group."""
     sharers = bucket.sharing(device)
     swap = _Swap(
         group=sharers.devices,
@@ -99,7 +99,7 @@ def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch
 
 
 def _serving_run(sharers: ShardGroup, number: int) -> tuple[int, ...]:
-    """Consecutive members, together with every piece, that send to receiver position `number`."""
+    """Members that send to receiver `number`: run `number` mod run count; a run has all pieces."""
     size = sharers.degrees[0]
     start = number % (len(sharers.devices) // size) * size
     return sharers.devices[start : start + size]
@@ -125,7 +125,7 @@ class _Swap(NamedTuple):
 def _exchange(
     device: int, swap: _Swap, local_values: torch.Tensor, *, key: tuple[str, int]
 ) -> Task[list[torch.Tensor]]:
-    """All-to-all: the elements that the device wants, one tensor for each of its source runs."""
+    """All-to-all: elements that the device wants, in full from each source run, not yet added."""
     begin, (low, high) = swap.have(device)[0], swap.want(device)
     sent = {
         d: swap.interval(device, d)

@@ -70,7 +70,7 @@ class FlatBucket:
         return flat
 
     def set_values(self, flat: torch.Tensor) -> None:
-        """Make the stored parameters of the bucket views, or copies, of the new values `flat`."""
+        """Make parts that equal a box views of the new values `flat`, and copy into the others."""
         self.values = flat
         for box, values in self._box_views(flat):
             for part in box.parts:
@@ -82,7 +82,7 @@ class FlatBucket:
                 part.held.value[part.rows] = values
 
     def allocate_gradients(self, dtype: torch.dtype) -> None:
-        """Allocate a flat gradient tensor in a number format, unless the bucket has one."""
+        """Allocate an uninitialised flat gradient if there is none; first gradients go into it."""
         if self.gradients is not None:
             return
         self.gradients = self._empty(dtype)
@@ -92,7 +92,7 @@ class FlatBucket:
                 first.held.room = room
 
     def own_gradients(self, dtype: torch.dtype) -> torch.Tensor:
-        """The device's own gradients, flat, summed over its uses of each parameter.
+        """Device's own flat gradient of the bucket: its stored parts' sum, 0 where none has one.
 
         Gradients are overwritten: `gradients` itself is returned.
         """
@@ -156,7 +156,7 @@ def _indexable(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def rows_within(inner: Box, outer: Box) -> Rows | None:
-    """Position of the indices of `inner` within `outer`, per dim; None if an index is missing."""
+    """Index of box `inner` in a tensor of box `outer`, by dim; None if an index is not in it."""
     rows_by_dim: list[list[Interval]] = []
     for inner_indices, outer_indices in zip(inner, outer, strict=True):
         rows, starts, start = [], [], 0

@@ -31,7 +31,7 @@ def gradient_groups(
     islands: Units | None,
     trainable: bool = True,
 ) -> Groups:
-    """By parameter, groups of devices that sum the same elements' gradients, with their boxes.
+    """By parameter, groups of devices that sum gradients of the same elements, and their boxes.
 
     Args:
         trainable: False = of every frozen parameter: the devices with the same elements, as if they
@@ -65,13 +65,13 @@ def dims_in_order(model: Model, key: Key) -> tuple[int, ...]:
 
 
 def in_own_order(model: Model, key: Key, box: Box) -> Box:
-    """Reorder a sum group's box to the parameter's own order of dims."""
+    """Reorder a sum group's box from sorted dim names to the parameter's own order of dims."""
     order = dims_in_order(model, key)
     return tuple(box[order.index(i)] for i in range(len(order)))
 
 
 def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[None]:
-    """Sum the gradients of all parameters that `device` holds over all contributing devices.
+    """Sum each parameter's gradient over its devices, into the gradients of the device's `store`.
 
     Afterwards each of its parts has the whole step's gradient.
     """

@@ -14,7 +14,7 @@ from shardwright.program.layout.tensor_layout import count, joined_intervals
 
 
 def reads_other_positions(operator: Operator, number: int) -> bool:
-    """True if an operator's output depends on other positions of its input extent `number`.
+    """True if an output depends on other positions of the operator's input extent `number`.
 
     Such extents are keys, values, inputs of a convolution or a recurrence, and image tokens. They
     are counted over all inputs.

@@ -122,7 +122,7 @@ def _shifted(ranges: Indices, by: int) -> Indices:
 
 
 def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indices:
-    """Positions of a device's own keys: in its memory, or in all slices of the sequence so far."""
+    """Positions of a cell's keys: in its memory, or (`memory_length` 0) in all slices so far."""
     cut = cell.way(Dim.SEQUENCE)
     if memory_length:
         return indices(cut, memory_length)
@@ -133,7 +133,7 @@ def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indic
 
 
 def _other_key_positions(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
-    """Positions of keys if not those of the queries: with earlier slices, or gathered; else ()."""
+    """Key positions with earlier slices or gathered (all so far; cross: the memory); else ()."""
     cross = operator.attention is not None and operator.attention.cross
     if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)
@@ -146,7 +146,7 @@ def _router_tokens(site: DeviceOfStage) -> tuple[Indices, Indices]:
 
 
 def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]:
-    """By device linked to this one by token exchanges, its tokens and experts; empty if alone."""
+    """By device that token exchanges reach, in any number of hops: tokens, experts; {} if alone."""
     routers, experts = (
         site.cells.cells.get(OperatorClass.ROUTER, {}),
         site.cells.cells.get(OperatorClass.EXPERTS, {}),
@@ -190,7 +190,7 @@ def _overlaps(first: Box | None, second: Box | None) -> bool:
 
 
 def _head_ranges(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(range of query heads, range of key heads) of a cell; of a recurrence, its heads twice."""
+    """(range of query heads, of key heads) of a cell; recurrences: the same; others: (0, 0)s."""
     if operator.attention is None and operator.scan is None:
         return (0, 0), (0, 0)
     heads = (
@@ -218,7 +218,7 @@ def _expert_range(operator: Operator, cell: Cell) -> tuple[int, int]:
 
 
 def _group_dims(site: DeviceOfStage, operator: Operator) -> dict[str, Dim]:
-    """Process groups in which an operator communicates: group name -> dim that they divide."""
+    """Names of an operator's process groups (hidden, gather, ring, vocab) -> dim they divide."""
     if operator.kind is OperatorKind.NORM:
         spans_heads = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
         return {"hidden": Dim.HEADS if spans_heads else Dim.HIDDEN}
@@ -228,7 +228,7 @@ def _group_dims(site: DeviceOfStage, operator: Operator) -> dict[str, Dim]:
 
 
 def _process_groups(site: DeviceOfStage, operator: Operator) -> dict[str, tuple[int, ...]]:
-    """Devices by group name for each process group of an operator; none if positions are gathered.
+    """By name, devices of each process group (of two or more); {} if all positions are gathered.
 
     Raises:
         StrategyError: members have different groups, or together lack a part of the dim that is

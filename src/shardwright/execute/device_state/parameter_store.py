@@ -36,7 +36,7 @@ class ParameterOrigin:
 def origin(
     model: Model, run: int, layer: int, operator: Operator, parameter: Parameter
 ) -> ParameterOrigin:
-    """Key of the parameter that stores these values (another's if tied), and its order of dims."""
+    """Key of the parameter that stores the values, and this parameter's dim for each dim of it."""
     if not parameter.tied_to:
         return ParameterOrigin(
             key=(run, layer, operator.name, parameter.name),
@@ -84,7 +84,7 @@ class SourceOfParts(Protocol):
 
 
 def parameter_part(source: Source, key: Key, box: Box) -> torch.Tensor:
-    """Elements of a parameter in a box, as a new tensor."""
+    """Elements of a parameter in a box, as a new tensor; the source reads no more if it can."""
     parts_source: object = source
     return (
         parts_source.part(key, box)
@@ -94,14 +94,14 @@ def parameter_part(source: Source, key: Key, box: Box) -> torch.Tensor:
 
 
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
-    """Parameter source drawn from a seed: normal over sqrt(fan in), vectors near 1 or 0.
+    """Random parameter source: normal / sqrt(fan in); vectors near 1 (``*weight``), others near 0.
 
     The same key gives the same tensor in every plan.
     """
 
     @cache
     def made(key: Key) -> torch.Tensor:
-        """Draw the whole parameter of a key; the same values for each plan."""
+        """Draw the whole parameter of a key from seed and key, once; no plan changes it."""
         shape = whole_shape(model, key)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(repr(key).encode()))
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -118,7 +118,7 @@ def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> So
 
 
 def box_slice(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    """Elements of a tensor in a box."""
+    """Elements of a whole tensor at the indices of a box, dim by dim."""
     for dim, indices_of_dim in enumerate(box):
         if indices_of_dim != ((0, tensor.shape[dim]),):
             rows = torch.cat([torch.arange(low, high) for low, high in indices_of_dim])
@@ -162,7 +162,7 @@ class ParameterStore:
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
-        """Values of an operator's parameter in a box, in compute format and its order of dims."""
+        """Values of a parameter in a box, in compute format and the dim order of `parameter`."""
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         value = (
             stored.value

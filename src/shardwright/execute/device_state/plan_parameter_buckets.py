@@ -231,7 +231,7 @@ def _shard_group_of_party(group: Party, degrees: tuple[int, int, int], key: Key)
 def _devices_in_same_stages(
     group: tuple[int, ...], holders: tuple[int, ...], sharers: ShardGroup, uses: _ParameterUses
 ) -> tuple[int, ...]:
-    """The devices of a reduction group if all work on the parameter in the same stages; else ().
+    """`group` if all of it (of a single group: all holders) has the same stages; else ().
 
     Of a single group, all holders must.
     """

@@ -148,7 +148,7 @@ def with_tensors(
 
 
 def offload_state(run: BlockRun, state: LayerState) -> None:
-    """Copy to the host the kept outputs of hosted operators, and the tensors that these saved."""
+    """Copy outputs kept of hosted operators, and tensors these saved, to the host by percent."""
     spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_StatePlace]]] = {}
     for operator in (
         o for o in run.block.operators if o.name in state.operator_states and run.hosted

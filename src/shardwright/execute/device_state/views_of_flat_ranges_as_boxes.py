@@ -14,7 +14,7 @@ from shardwright.program.layout.tensor_layout import Box, Indices, Interval, cou
 def box_views(
     flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0
 ) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
-    """Iterate over (interval of each dim, view of `flat`): gapless pieces of consecutive boxes.
+    """Iterate over gapless parts of boxes in `flat`: (index interval of each dim, view of `flat`).
 
     Args:
         flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the
@@ -65,7 +65,7 @@ def _in_row(
 
 
 def _runs(indices: Indices, positions: Interval) -> list[tuple[Interval, Interval]]:
-    """(index interval, interval counted from the start of `positions`) of each gapless run."""
+    """Gapless runs of the indices at `positions`: (indices, interval from start of `positions`)."""
     runs, start = [], 0
     for a, b in indices:
         low, high = max(positions[0], start), min(positions[1], start + b - a)

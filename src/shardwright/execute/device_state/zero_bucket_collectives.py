@@ -58,7 +58,7 @@ class ShardGroup:
         return bool(self.reduction_groups) and self.reduction_group(device).degrees[2] > 1
 
     def piece(self, device: int, elements: int, level: int) -> Interval:
-        """[low, high) of a state's `elements` that the device owns (ZeRO 1 optimizer, 2, 3).
+        """Elements [low, high) of `device` at ZeRO stage `level`: 1 states, 2 gradient, 3 values.
 
         Pieces are nested: the piece of the optimizer states lies in that of the gradient, and this
         in that of the parameter (not with several reduction groups). Each run of consecutive
@@ -127,11 +127,11 @@ class Bucket:
 
     @property
     def has_reduction_groups(self) -> bool:
-        """True if several reduction groups first sum the bucket for themselves."""
+        """True if several reduction groups each first sum the bucket; False with duplicates."""
         return not self.copies and any(group.reduction_groups for group in self.sharers)
 
     def counts_piece(self, device: int) -> bool:
-        """True if norms and checkpoints take the states' piece from here; False if frozen."""
+        """True if norms and checkpoints count this device's piece: trained, and the first copy."""
         first = self.sharers[0]
         return (
             self.trainable
@@ -169,7 +169,7 @@ def reduce_scatter_bucket(
     precision: RunPrecision,
     level: int = 1,
 ) -> Task[torch.Tensor]:
-    """The device's piece of a bucket's gradient, summed over devices by reduce-scatter.
+    """Sum a bucket's gradient by reduce-scatter: the device's piece at ZeRO stage `level` (1 or 2).
 
     Pieces are reduced to their owners within a run, then over runs. Where copies in other stages or
     duplicates share the sum, all devices all-reduce everything and keep their piece. With several

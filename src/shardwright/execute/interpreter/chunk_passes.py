@@ -134,7 +134,7 @@ class Walker:
     def _output_layouts(
         self, output: Output, segment: Segment, stage: StageParts, *, part: int
     ) -> Layouts:
-        """Layout of every extent of an output, in the cells of a segment that makes or reads it."""
+        """(layout, True if integers) of each extent of an output, in the cells of `segment`."""
         model, slices = self.work.model, self.work.slices[stage.lane]
         length = (
             slices[part] if len(slices) > 1 else self.work.lengths[output_sequence(model, output)]
@@ -263,7 +263,7 @@ class Walker:
         *,
         with_weight_gradients: bool = False,
     ) -> Task[None]:
-        """Compute the input gradients of a chunk for one microbatch slice.
+        """Run a chunk backward for a slice: receive output gradients, send those of its inputs.
 
         It receives gradients of the outputs, runs every node backward, and sends gradients of the
         inputs. Outputs that were not kept are computed again node by node. `with_weight_gradients`:

@@ -48,7 +48,7 @@ def device_task(
     hooks: LayerHooks = NO_HOOKS,
     loads: ExpertLoads | None = None,
 ) -> Task[DeviceOutcome]:
-    """Run the actions of `device` in a step, in order, and return its losses and gradients.
+    """Run a device's actions of a step in order; return token losses and its unsummed gradients.
 
     Gradients are the device's own: `execute.device_state.gradient_reduction` sums them over
     devices.

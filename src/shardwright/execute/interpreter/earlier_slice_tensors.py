@@ -64,7 +64,7 @@ class EarlierSlices:
     def own_position_grads(
         self, operator: Operator, backs: tuple[Gradients | None, ...]
     ) -> tuple[Gradients | None, ...]:
-        """Gradients of the current slice's positions; those of earlier slices are kept for them.
+        """Input gradients at this slice's positions, with those of later slices; earlier ones wait.
 
         Gradients of earlier slices' positions are stored until the backward pass of those slices.
         """

@@ -182,7 +182,7 @@ class BucketHooks(LayerHooks):
         )
 
     def end(self, node: StageNode, *, weights: bool) -> Task[None]:
-        """Begin to sum the layer's gradients over devices, and drop its gathered parameters.
+        """After a pass with `weights`, begin its gradient sums; drop gathered parameters anyway.
 
         See `LayerHooks.end`.
         """

@@ -182,7 +182,7 @@ def _output_grads(
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Gradients:
-    """Gradients of all outputs of an operator, zeros where no operator reads them.
+    """Gradients of all outputs of an operator: zeros without a reader; for a loss, token factors.
 
     For a loss, the factor of each token.
     """

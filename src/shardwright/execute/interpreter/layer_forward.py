@@ -51,7 +51,7 @@ def run_forward(
     *,
     routed: Routed | None = None,
 ) -> Task[tuple[Gradients, LayerState]]:
-    """Run a layer forward: its output on this device (None without one), and its backward state.
+    """Run a layer forward: (output extents, None if not here; backward state); `losses` is filled.
 
     Args:
         reads: outputs of other layers, or of other operators of a block that a pipeline cut
@@ -115,7 +115,7 @@ def run_forward(
             layer_exit.made,
             layer_exit.streamed,
             key,
-            numbers=is_expert_choice(layer_exit.extent),
+            holds_integers=is_expert_choice(layer_exit.extent),
         )
     return tuple(outputs), state
 

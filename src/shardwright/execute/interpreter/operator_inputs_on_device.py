@@ -120,7 +120,7 @@ def input_in_cells(
                 edge.made,
                 edge.wanted,
                 move_key,
-                numbers=is_expert_choice(edge.extent),
+                holds_integers=is_expert_choice(edge.extent),
             )
         tensors.append(moved_extents[key])
     return tuple(tensors)
@@ -201,15 +201,15 @@ def in_layout(
     source: Layout,
     target: Layout,
     move_key: tuple[Hashable, ...],
-    numbers: bool = False,
+    holds_integers: bool = False,
 ) -> Task[torch.Tensor | None]:
     """Redistribute one extent of an activation or a gradient to another layout.
 
-    `numbers`: the extent holds integers.
+    `holds_integers`: the extent holds integers.
     """
     device, dtype = (
         run.site.device + run.site.base,
-        torch.int64 if numbers else store.precision.compute,
+        torch.int64 if holds_integers else store.precision.compute,
     )
     return (
         yield from move_tensor(

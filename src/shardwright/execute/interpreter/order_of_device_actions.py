@@ -15,7 +15,7 @@ Turn = tuple[int, int, int, int]
 
 
 def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
-    """Iterate over a device's actions in a step, in its row's order: (kind, (lane, chunk, ..))."""
+    """Iterate over a device's actions of a step: (kind, (lane, chunk, microbatch, slice))."""
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
         place = (

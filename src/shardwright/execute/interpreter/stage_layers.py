@@ -90,7 +90,7 @@ def _nodes(key: _Key) -> tuple[StageNode, ...]:
 
 
 def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
-    """(operators to run again before backward, those of them whose outputs are dropped).
+    """(operators to run again before backward, those whose outputs drop); empty for ``full``.
 
     If only attention cores are recomputed, their outputs are kept, because the output projection
     reads them.

@@ -101,7 +101,7 @@ def _lane_balance(
     length: int,
     samples: int,
 ) -> LaneBalance:
-    """Devices that count, add and read token counts of a lane's routers (root: last chunk)."""
+    """Devices that count, add and read token counts of a lane's routers (root: of last chunk)."""
     counting: dict[tuple[int, int], None] = {}
     reading: set[tuple[int, int]] = set()
     for stage in stages:
@@ -187,7 +187,7 @@ class Balancer:
                 )
 
     def post(self, lane: int, chunk: int, microbatch: int) -> Task[None]:
-        """Send a chunk's router counts of a microbatch to the root, after its forward passes."""
+        """Send a chunk's router counts of a microbatch to the root; nothing if this is the root."""
         lane_balance = self.lanes[lane]
         if (
             lane_balance is not None
@@ -208,7 +208,7 @@ class Balancer:
         return Balance(total=total, factor=self.coefficient * lane_balance.share)
 
     def losses(self, lanes: Sequence[Lane]) -> Task[torch.Tensor]:
-        """Load-balancing loss, summed over the microbatches whose counts this device adds; else 0.
+        """Load-balancing loss, weighted, of all microbatches whose counts this device adds; else 0.
 
         Called once, at the end of the step.
         """

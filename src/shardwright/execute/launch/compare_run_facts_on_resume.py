@@ -125,7 +125,7 @@ def require_words(accepted: Collection[str]) -> None:
 def compare_facts(
     stored: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
 ) -> tuple[str, ...]:
-    """Message lines on accepted changes since the stored run; DataError for any other change.
+    """Lines on accepted changes of facts that both runs know; DataError for any other change.
 
     Raises:
         DataError: a fact differs that is not accepted.

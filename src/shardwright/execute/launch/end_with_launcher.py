@@ -25,7 +25,7 @@ def end_signals() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """Context manager with the read end of a pipe that closes once this process ends."""
+    """Context manager: read end of a pipe whose write end closes with the context or process."""
     reading, writing = os.pipe()  # neither is inherited unless it is passed on
     try:
         yield reading

@@ -12,7 +12,7 @@ from shardwright.execute.launch.run_options_and_report import RunEvaluation, Run
 
 
 def require_appendable(path: Path) -> None:
-    """Raise unless lines can be appended to a file.
+    """Create a file if it is missing, and raise `OutputError` if lines cannot be appended.
 
     Raises:
         OutputError: its folder does not exist, or it cannot be written to.
@@ -28,7 +28,7 @@ def require_appendable(path: Path) -> None:
 def metrics_line(
     report: RunStep | RunEvaluation, *, tokens: int, rate: float
 ) -> dict[str, float | int | None]:
-    """Fields of a metrics line: a step's loss, norm, seconds, tokens/s, or an evaluation's loss.
+    """Fields of a metrics line of a step (tokens a second, learning rate ..) or an evaluation.
 
     Step: number, loss, norm, seconds, tokens a second, learning rate. Evaluation: step, loss,
     seconds.

@@ -65,7 +65,7 @@ def initial_parameters(problem: Problem, options: RunOptions) -> Source:
 def evaluation_of_options(
     problem: Problem, options: RunOptions, share: tuple[int, int]
 ) -> PeriodicEvaluation | None:
-    """The evaluation that the run's options ask for; None without evaluation data."""
+    """Evaluation that options ask for, or None; `share` (rank, ranks): its part of token checks."""
     if not options.eval_data:
         return None
     tokens = open_tokens(dict(options.eval_data), model=problem.model, job=problem.job, share=share)

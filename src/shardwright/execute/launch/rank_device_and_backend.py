@@ -12,7 +12,7 @@ from shardwright.execute.transport.torch_distributed_collectives import GLOO, NC
 
 
 def own_device(text: str, environment: Mapping[str, str]) -> torch.device:
-    """Choose and set this rank's torch device: its host's GPUs in turn, or the CPU.
+    """Choose and set this rank's device; `text`: cpu, cuda, or empty = a GPU if there is one.
 
     Ranks of a host take its GPUs in turn, by ``LOCAL_RANK``; if there are more ranks than GPUs,
     ranks share them.

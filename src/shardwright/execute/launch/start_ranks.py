@@ -38,7 +38,7 @@ def is_rank(environment: Mapping[str, str]) -> bool:
 
 
 def start_ranks(words: Sequence[str], *, ranks: int) -> int:
-    """Start ``shardwright words`` as `ranks` processes, wait for all, and return the exit code.
+    """Run ``shardwright words`` as `ranks` processes: 0, or 130 if interrupted; raise if one fails.
 
     Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is
     passed on: ranks end after their current step, and at once after a second interrupt. When a rank
@@ -133,7 +133,7 @@ def _forward_interrupts(processes: Sequence[subprocess.Popen[bytes]]) -> Iterato
 
 
 def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Wait for all ranks, GRACE_S seconds after a failure; return failed ranks as found."""
+    """Wait for all ranks, `GRACE_S` after a failure: failed ranks (not 0 or 130) in order found."""
     failed: list[int] = []
     deadline = float("inf")
     while any(process.poll() is None for process in processes):
@@ -154,7 +154,7 @@ def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
 def _first_cause(
     failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], folder: Path
 ) -> ShardwrightError:
-    """Error to report for failed ranks: a killed rank's, else the first not about another rank."""
+    """Error of failed ranks: of one that reported none, else the first that is not about a peer."""
     reported = {rank: read_error(folder, rank) for rank in failed}
     for rank in failed:
         code = processes[rank].returncode

@@ -88,7 +88,7 @@ class _RunLog:
             self.watch(self.steps[-1])
 
     def evaluated(self, step: int, loss: float) -> None:
-        """Record an evaluation, whose time is no part of a step's."""
+        """Record the evaluation after a step, report it to `watch`, and restart the step clock."""
         now = time.monotonic()
         self.evaluations.append(RunEvaluation(step=step, loss=loss, seconds=now - self.clock))
         self.clock = now
@@ -283,7 +283,7 @@ def _recorder(on: torch.device) -> Recorder:
 
 
 def _lock_checkpoints(checkpoints: Path | None) -> AbstractContextManager[None]:
-    """Context manager that locks the checkpoint folder on the first rank.
+    """Context manager that locks the checkpoint folder on rank 0, unless a launcher has done so.
 
     Nothing is locked if the launcher has locked the folder.
     """

@@ -35,7 +35,7 @@ class PeriodicEvaluation:
 
 
 def rank_by_device(training: PreparedTraining, *, ranks: int) -> Mapping[int, int]:
-    """The rank of every device: one device on each rank, in order.
+    """The rank of every device: one device on each rank, in order; raise if the numbers differ.
 
     Raises:
         StrategyError: run.world if the numbers differ.

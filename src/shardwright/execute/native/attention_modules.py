@@ -62,7 +62,7 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *latent: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """(query, key, value), with queries and keys rotated by position; values pass through.
+        """Rotate queries and keys by position: (query, key, value); a latent part joins each key.
 
         `latent`: the latents, and the part of the keys that is rotated.
         """
@@ -129,7 +129,7 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor]:
-        """Attention output of all heads of the rank, side by side."""
+        """Attention of the rank's heads, side by side in the last dim of inputs and output."""
         if self.temper is not None:
             query = query * temperature_factors(self.context.positions(query), self.temper).to(
                 query.dtype

@@ -91,7 +91,7 @@ class NativeProjection(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Outputs of all projections of `x`, one for each extent."""
+        """Outputs of all projections, each times its factor, one for each extent written."""
         return tuple(
             part(x) if f == 1.0 else part(x) * f
             for part, f in zip(self.parts, self.factors, strict=True)
@@ -225,7 +225,7 @@ class EmbeddingLookup(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
-        """Embeddings of the token ids, (samples, positions, width)."""
+        """Token embeddings times a factor, plus learned position embeddings where there are any."""
         embedded = self.tables[0](ids)
         if self.factor != 1.0:
             embedded = embedded * embedded.new_tensor(self.factor)

@@ -112,14 +112,14 @@ def _expert_axes(grid: Grid) -> dict[str, RankAxes]:
     return {"expert_replicate": replicate, "expert_shard": shard, **axes_of_experts}
 
 
-def _split_axes(steps: RankAxes, inner: int) -> tuple[RankAxes, RankAxes]:
+def _split_axes(axes: RankAxes, inner: int) -> tuple[RankAxes, RankAxes]:
     """Divide (size, stride) axes into those of the `inner` nearest ranks, and the rest.
 
     `inner` divides the number of ranks.
     """
     near: list[tuple[int, int]] = []
     far: list[tuple[int, int]] = []
-    for size, stride in steps:
+    for size, stride in axes:
         inner_size = gcd(size, inner)
         inner //= inner_size
         near.append((inner_size, stride))
@@ -153,7 +153,7 @@ def expert_shard_dims(meshes: GridMeshes) -> DeviceMesh | None:
 
 
 def expert_owner_ranks(meshes: GridMeshes) -> ExpertOwners | None:
-    """The ranks that jointly hold all experts, including this one; None if each rank has all."""
+    """Process group with all experts, and each rank's ep position; None if each rank has all."""
     parts, experts = expert_shard_dims(meshes), meshes.experts
     if parts is None or experts is None:
         return None
@@ -171,13 +171,13 @@ def expert_owner_ranks(meshes: GridMeshes) -> ExpertOwners | None:
 
 
 def replica_mesh(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
-    """Submesh of ranks with the same parameters: (replicate, shard) for FSDP2, or (shard,)."""
+    """Submesh of ranks with equal parameters: (replicate, shard), or (shard,) if no replicas."""
     return mesh[replicate, shard] if mesh_dim(mesh, replicate) is not None else mesh[shard]
 
 
-def _axis_ranks(steps: Sequence[tuple[int, int]]) -> torch.Tensor:
+def _axis_ranks(axes: Sequence[tuple[int, int]]) -> torch.Tensor:
     """Rank offsets along a mesh dim made of (size, stride) axes, ascending from 0."""
     ranks = torch.zeros(1, dtype=torch.int64)
-    for size, stride in sorted(steps, key=lambda step: -step[1]):
+    for size, stride in sorted(axes, key=lambda axis: -axis[1]):
         ranks = (ranks.unsqueeze(-1) + torch.arange(size) * stride).flatten()
     return ranks

@@ -20,7 +20,7 @@ from shardwright.execute.native.rank_engine import NativeEngine
 
 
 def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:
-    """Mean loss of all batches with the current parameters, equal on every rank.
+    """Mean of the batches' mean losses with the current parameters, equal on every rank.
 
     All ranks must call it.
 
@@ -50,13 +50,13 @@ def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:
 def _pipeline_loss(
     engine: NativeEngine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Share of the batch's mean loss of this rank's tokens, by pipeline; 0 off the last chunk."""
+    """This rank's tokens' share of a batch's mean loss, by a pipeline; 0 without the last chunk."""
     losses: list[torch.Tensor] = []
     inputs = (tokens,) if engine.first else ()
 
     @contextmanager
     def drop_outputs(word: str, chunk: int, microbatch: int) -> Iterator[None]:
-        """Context that frees the last chunk's output after an action: no backward follows."""
+        """Context of an action that then frees the last chunk's output: no backward follows."""
         yield
         drop_output(runtime, word, chunk, microbatch)
 
@@ -70,7 +70,7 @@ def _pipeline_loss(
 def _loss_without_pipeline(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Share of the batch's mean loss of this rank's tokens, by a forward pass a microbatch."""
+    """This rank's tokens' share of a batch's mean loss, by one forward pass a microbatch."""
     (stage,) = engine.stages
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
     return torch.stack(

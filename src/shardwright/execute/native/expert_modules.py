@@ -124,7 +124,7 @@ class GroupedProjections(nn.Module):  # type: ignore[misc]
     def forward(
         self, x: torch.Tensor, counts: torch.Tensor, route: TokenRoute
     ) -> tuple[torch.Tensor | TokenRoute, ...]:
-        """Multiply each expert's rows by its weights; the counts and the route pass through."""
+        """Multiply each expert's rows by its weights, add biases; counts and route pass through."""
         rows = x.split(counts.tolist())
         outputs = [
             torch.cat(
@@ -156,7 +156,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         probabilities: torch.Tensor,
         expert_ids: torch.Tensor,
     ) -> tuple[torch.Tensor]:
-        """Sum each token's expert rows by probability: (samples, positions, elements)."""
+        """Sum each token's expert rows, times probability unless weighted before: one tensor."""
         if self.copies is not None:
             rows = (
                 DTensor.from_local(rows, self.copies, [Partial()], run_check=False)
@@ -172,9 +172,9 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
 
 
 def shard_expert_layer(
-    steps: Iterable[nn.Module], mesh: DeviceMesh | None, owners: ExpertOwners | None
+    modules: Iterable[nn.Module], mesh: DeviceMesh | None, owners: ExpertOwners | None
 ) -> tuple[GroupedProjections, ...]:
-    """Give every rank its part of the experts, and make permutations send rows to the other ranks.
+    """Shard a layer's experts over `mesh`, set its permutations' `owners`, return its projections.
 
     Returns the layer's grouped projections.
 
@@ -182,20 +182,20 @@ def shard_expert_layer(
         mesh: ``ep`` and ``etp``; None: each rank has all experts.
     """
     projections = []
-    for step in steps:
-        if isinstance(step, NativePermute):
-            step.owners = owners
-        if isinstance(step, GroupedProjections):
-            projections.append(step)
+    for module in modules:
+        if isinstance(module, NativePermute):
+            module.owners = owners
+        if isinstance(module, GroupedProjections):
+            projections.append(module)
             if mesh is not None:
-                step.shard(mesh)
+                module.shard(mesh)
     return tuple(projections)
 
 
-def shard_expert_width(steps: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+def shard_expert_width(modules: Iterable[nn.Module], mesh: DeviceMesh) -> None:
     """Shard the inner width of all experts of a layer over ranks that have the same tokens."""
-    for step in steps:
-        if isinstance(step, NativePermute | NativeUnpermute):
-            step.copies = mesh
-        if isinstance(step, GroupedProjections):
-            step.shard(mesh)
+    for module in modules:
+        if isinstance(module, NativePermute | NativeUnpermute):
+            module.copies = mesh
+        if isinstance(module, GroupedProjections):
+            module.shard(mesh)

@@ -100,7 +100,7 @@ def apply_tensor_parallelism(layer: NativeLayer, mesh: DeviceMesh, *, sp: bool) 
 
 
 def tie_parameters(stages: list[NativeStage]) -> None:
-    """Make parameters of one key, such as head and embedding in one stage, the same tensor."""
+    """In each stage, make the parameters of one key (head and embedding) the same tensor."""
     for stage in stages:
         first: dict[object, nn.Parameter] = {}
         for name, key, _ in list(stage.parameter_keys()):
@@ -165,7 +165,7 @@ def _evenly_divided_dim(experts: nn.Parameter, *, ranks: int) -> Shard:
 def load_rank_parameters(
     stage: NativeStage, *, source: Source, dtype: torch.dtype, device: str
 ) -> None:
-    """Load this rank's elements of all parameters of a stage from the source, and no others."""
+    """Move a stage to `device` in `dtype`, and load this rank's elements of its parameters."""
     stage.to(dtype)
     stage.to_empty(device=device)
     with torch.no_grad():

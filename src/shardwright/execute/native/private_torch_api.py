@@ -46,7 +46,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def create_pipeline_runtime(
     stages: Sequence[PipelineStage], *, csv: str, microbatches: int, loss: Loss
 ) -> Any:
-    """Create torch's pipeline runtime for this rank's stages, with the action order in `csv`.
+    """Create torch's pipeline runtime for this rank's stages; `csv`: the text of its action table.
 
     Gradients of microbatches are summed, not averaged.
     """
@@ -214,12 +214,12 @@ def _wrap_method(
 
 
 def is_sharded(runtime: Any, chunk: int) -> bool:
-    """True if FSDP2 shards the parameters of this rank's pipeline chunk."""
+    """True if this rank's pipeline chunk is an FSDP2 module, even with a single shard."""
     return isinstance(_stage(runtime, chunk).submod, FSDPModule)
 
 
 def message_size(runtime: Any, word: str, chunk: int) -> int:
-    """Bytes of a message that a SEND or RECV action of a chunk moves."""
+    """Bytes that a chunk's action `word` moves (SEND_F, RECV_F, SEND_B or RECV_B)."""
     meta = _stage(runtime, chunk)._stage_meta
     tensors = {
         "SEND_F": meta.outputs,
@@ -288,7 +288,7 @@ def all_to_all_rows(
 
 
 def all_gather_rows(rows: torch.Tensor, *, group: dist.ProcessGroup) -> torch.Tensor:
-    """Concatenate the rows of all ranks in rank order; backward reduce-scatters the gradient.
+    """Concatenate the rows (dim 0) of all ranks in rank order; backward reduce-scatters gradients.
 
     In backward, gradients are summed by rank.
     """

@@ -107,7 +107,7 @@ class NativeEngine:
             yield
 
     def pipeline(self) -> Any:
-        """Create a new pipeline runtime with the plan's action order, to run one step."""
+        """Create a pipeline runtime of this rank's stages, with the plan's action order."""
         group, on = self.meshes.dense["pp"].get_group(), torch.device(self.device)
         pipeline_stages = [
             PipelineStage(stage, place, self.chunks, on, group=group)

@@ -72,7 +72,7 @@ WHOLE = ContextParallelism()
 
 
 def rank_tokens(part: StageParts, *, rank: int, microbatches: int, length: int) -> RankTokens:
-    """The samples and positions that a rank of a stage processes; equal in all stages of a grid."""
+    """Samples of each microbatch, and positions, of a rank; equal in all stages of a grid."""
     samples, positions = _samples_and_positions(part, rank, length)
     return RankTokens(microbatches=microbatches, samples=samples, positions=positions)
 
@@ -80,7 +80,7 @@ def rank_tokens(part: StageParts, *, rank: int, microbatches: int, length: int) 
 def rank_context(
     part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int, gather: bool
 ) -> ContextParallelism:
-    """The context parallelism of a rank, from its stage and the mesh dims ``ring`` and ``ulysses``.
+    """Context parallelism of a rank from mesh dims ``ring`` and ``ulysses``; whole without a mesh.
 
     Without a mesh, sequences are whole.
 
@@ -121,6 +121,6 @@ def _ranks(mesh: DeviceMesh | None, rank: int) -> list[int]:
 
 
 def _samples_and_positions(part: StageParts, rank: int, length: int) -> Box:
-    """(sample intervals, position intervals) that a rank of the stage processes."""
+    """(sample intervals in a microbatch, position intervals) that a rank of the stage processes."""
     cells = part.segments[0].cells.cells[OperatorClass.EMBED]
     return token_box(cells[rank - part.base], samples=part.samples, length=length)

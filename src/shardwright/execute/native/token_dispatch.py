@@ -49,7 +49,7 @@ class TokenRoute:
 def send_rows(
     rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, *, to: ExpertOwners
 ) -> tuple[torch.Tensor, torch.Tensor, TokenRoute]:
-    """Send rows to the ranks of their experts: (received rows by expert, counts by expert, route).
+    """Send rows to their experts' ranks: (received rows, counts by local expert, route back).
 
     Received rows are sorted by expert, then by the source rank.
 
@@ -86,7 +86,7 @@ def send_rows(
 
 
 def return_rows(rows: torch.Tensor, route: TokenRoute) -> torch.Tensor:
-    """Send the experts' outputs back: this rank's rows in the order of (token, choice).
+    """Send experts' outputs back: own rows in the order of (token, choice), expert parts summed.
 
     Outputs of several parts of an expert are summed.
     """

@@ -37,7 +37,7 @@ from shardwright.strategy.plan.pipeline_order import Table
 def _forward_and_backward(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener
 ) -> torch.Tensor:
-    """Run forward and backward: mean loss's share of this rank's tokens, or 0 off the last chunk.
+    """Run forward and backward; return this rank's share of the mean loss, 0 off the last chunk.
 
     The loss is zero where the rank does not have the last chunk.
     """
@@ -95,7 +95,7 @@ def _gradient_as_sharded(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def _share_of_square_norm(engine: NativeEngine, gradient: torch.Tensor) -> torch.Tensor:
-    """This rank's part of the squared gradient norm: its elements' squares over their copies."""
+    """Squared norm of this rank's gradient elements, divided by the number of their copies."""
     parts = 1
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):

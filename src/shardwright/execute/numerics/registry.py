@@ -73,7 +73,7 @@ def _token_exchange_numerics(operator: Operator) -> Numerics:
 
 
 def numerics_of(operator: Operator) -> Numerics:
-    """Forward and backward passes for the kind of an operator.
+    """Numerics that run an operator forward and backward; StrategyError if none can yet.
 
     Raises:
         StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it

@@ -88,7 +88,7 @@ def _with_fewer_layers(
 
 
 def _layers_by_run(lane: Lane, *, any_run: str) -> Counter[str]:
-    """Number of layers by run name, over all stage items of a lane.
+    """Number of layers by run name, over a lane's stage items; `any_run` names unnamed items.
 
     `any_run` is the run of items without a name.
     """
@@ -99,7 +99,7 @@ def _layers_by_run(lane: Lane, *, any_run: str) -> Counter[str]:
 
 
 def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) -> Stage:
-    """A stage with fewer layers, and the block ranges of its rules adapted."""
+    """Stage of at most `layers` layers an item, plus blocks where rules end; rules renumbered."""
     ranges = [p.select.blocks for p in stage.placements if p.select.blocks] + [
         k.blocks for k in stage.keeps
     ]

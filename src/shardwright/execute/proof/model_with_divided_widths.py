@@ -22,7 +22,7 @@ VOCAB = 64
 
 
 def narrower_model(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
-    """The model with all widths divided by one number, and a small vocabulary.
+    """Model with widths divided by the largest power of two (<= `most` if not 0); small vocabulary.
 
     Divided are hidden, feed-forward, head and latent widths.
 
@@ -69,7 +69,7 @@ def narrowest_model(plan: Plan, *, model: Model) -> Model:
 
 
 def _has_enough_runs(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
-    """True if `dim` of `small` has, at each cut, as many runs as parts or as in the full model."""
+    """True if `small` has as many runs of `dim` as parts of each cut, or as the full model has."""
     for full_cut, small_cut in zip(
         _parts_and_runs(plan, dim, model), _parts_and_runs(plan, dim, small), strict=True
     ):

@@ -44,5 +44,5 @@ class PlanProof:
 
     @property
     def equal(self) -> bool:
-        """True if loss and gradients equal the unsplit model's within `TOLERANCE`."""
+        """True if the loss and relative gradient differences are at most `TOLERANCE` (1e-10)."""
         return abs(self.loss_difference) <= TOLERANCE and self.worst[1] <= TOLERANCE

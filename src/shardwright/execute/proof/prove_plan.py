@@ -53,7 +53,7 @@ def prove_plan(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> PlanProof:
-    """Compare loss and gradients of `plan` with the undivided model's, on a small model.
+    """Compare loss and gradients of `plan` with the undivided model's in float64, at small widths.
 
     Both have the same parameters and tokens.
 
@@ -117,7 +117,7 @@ def prove_plan(
 
 
 def random_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
-    """Random batch: token ids of every sequence, labels of the text, and patches of images.
+    """Random batch: token ids of every sequence, text labels (1 in 8 is -1), and image patches.
 
     One label in eight is left out of the loss.
 
@@ -222,7 +222,7 @@ def _fewest_positions(
 
 
 def _candidate_lengths(most: int, image: ImageInput | None) -> Iterator[int]:
-    """Iterate over rising lengths to try: powers of two, or squares of image blocks."""
+    """Iterate over lengths from 8 to below `most`: powers of two, or squares of image blocks."""
     if image is None:
         yield from (FEWEST << i for i in range(most.bit_length()) if FEWEST << i < most)
         return
@@ -237,7 +237,7 @@ def _candidate_lengths(most: int, image: ImageInput | None) -> Iterator[int]:
 def _relative_gradient_differences(
     model: Model, plan_result: StepResult, reference_result: StepResult
 ) -> dict[str, float]:
-    """By parameter name, largest gradient difference on any device over its largest gradient."""
+    """By parameter, largest gradient difference / max(own largest, a thousandth of the model's)."""
     (store,) = reference_result.stores.values()
     largest = {
         key: _largest_element(stored.gradient)

@@ -132,7 +132,7 @@ def device_moves(
     collectives: bool,
     islands: Units | None,
 ) -> DeviceMoves:
-    """Copies, sends and receives with which `device` changes a tensor's layout.
+    """Copies, sends and receives of `device` in a layout change (`across`: between two stages).
 
     See `program.transition.cheapest_layout_transition`.
 
@@ -231,7 +231,7 @@ def _fills(
 
 
 def _terms(holdings: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
-    """(holding, box, add to others): boxes that give or sum the value held at each index.
+    """(holding number, box, add): copies and sums that make each value once from the holdings.
 
     Full values stand alone. Of equal parts of a sum, one counts.
     """

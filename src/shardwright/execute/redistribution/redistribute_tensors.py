@@ -99,7 +99,7 @@ def send_edge(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> Task[EdgeState | None]:
-    """Run the sender's side of an edge between two stages: collectives among senders, then sends.
+    """Sending side of a stage edge: collectives, then sends; EdgeState, or None if not in `target`.
 
     It never waits for the other stage.
 
@@ -178,7 +178,7 @@ def _require_box_shapes(tensors: Sequence[torch.Tensor], moves: DeviceMoves, dev
 def _empty_like_moved(
     tensors: Sequence[torch.Tensor], dtype: torch.dtype | None, on: torch.device | str
 ) -> torch.Tensor:
-    """Empty tensor with the dtype and device of the moved tensors, or the given ones."""
+    """Tensor of 0 elements with the dtype and device of the moved tensors, else the given ones."""
     return tensors[0].new_empty(0) if tensors else torch.empty(0, dtype=dtype, device=on)
 
 

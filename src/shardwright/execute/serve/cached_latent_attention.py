@@ -155,7 +155,7 @@ class _LatentAttention:
     def run_part(
         self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[Values]:
-        """Attention output for one request's part, in absorbed or expanded form."""
+        """One request's attention, absorbed for decode or all tokens as set, else expanded."""
         query = inputs[0][0]
         latents, turned = (
             self._cached(part, name) for name in (self.operators.up, self.operators.rotary)

@@ -104,7 +104,7 @@ def local_parts(layer: ServedLayer, place: OperatorShare) -> Iterator[LocalPart]
 
 
 def require_stable_rotary(part: LocalPart) -> None:
-    """Raise if a longer sequence would change the rotary angles of keys already in the cache.
+    """Raise StrategyError if a request outgrows the length up to which rotary angles stay equal.
 
     Raises:
         StrategyError: a request has more positions than those up to which rotary positions do not

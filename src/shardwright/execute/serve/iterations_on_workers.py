@@ -61,7 +61,7 @@ class Server:
         return tuple(d for worker in self.workers for d in worker.stores)
 
     def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
-        """Run one iteration of a worker, with the request parts of each of its ranks.
+        """Run an iteration on each rank's parts; greedy requests, once all cached, get a token.
 
         A greedy request whose tokens are all cached after it gets one more token.
         """
@@ -196,7 +196,7 @@ def _run_and_share_tokens(
     choosers: Mapping[int, int],
     all_devices: tuple[int, ...],
 ) -> Task[object]:
-    """Run an iteration on a device, and exchange each greedy request's next token with all devices.
+    """Run a device's iteration: IterationOutcome of its logits and of all greedy rows' next tokens.
 
     Devices of `worker` run the iteration; all devices learn the tokens.
 
@@ -242,7 +242,7 @@ def create_server(
     run_tasks: TaskRunner | None = None,
     local_devices: frozenset[int] | None = None,
 ) -> Server:
-    """Create a server with empty caches: a worker for each plan, on consecutive devices.
+    """Create a server with empty caches and a worker a plan; requests without `answers` are greedy.
 
     Args:
         prompts: tokens by request.

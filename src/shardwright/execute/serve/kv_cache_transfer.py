@@ -109,7 +109,7 @@ class WorkerRank:
 def transfer_task(
     device: int, source: WorkerRank, target: WorkerRank, *, request: int, end: int
 ) -> Task[None]:
-    """Move a request's cache and states from one worker to another: one device's part.
+    """Move a request's cache and states to another worker's `arrived`: one device's part.
 
     All devices of both workers run it; `end`: number of cached positions.
 

@@ -46,7 +46,7 @@ class IterationRows:
 def padded_rows(
     ranks: Sequence[Sequence[RequestPart]], *, sizes: Sequence[int] = ()
 ) -> IterationRows:
-    """Rows of each rank's tokens, padded to equal numbers and to a size of `sizes`.
+    """Rows of each rank's tokens, padded to the most of any rank and then up to one of `sizes`.
 
     Args:
         ranks: request parts of each rank.

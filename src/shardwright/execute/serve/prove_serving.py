@@ -41,11 +41,11 @@ def prove_serving(
     *,
     arrivals: Sequence[int],
     stages: Sequence[int],
-    turns: int,
+    transfer_turns: int,
     simulated: Log,
     seed: int = 0,
 ) -> ServedProof:
-    """Serve greedily on virtual devices; compare logits with an undivided model's, and logs.
+    """Serve greedily on virtual devices: compare logits with an undivided model's, and the logs.
 
     Parameters and prompts are drawn from `seed`. Every answer reaches its maximum length.
 
@@ -53,7 +53,7 @@ def prove_serving(
         plans, states, stages: for one worker, or for a prefill and a decode worker: see
             `ScheduledWorker` and `serve_prefill_and_decode`. States are those before any arrival.
         arrivals: arrival turn of each request, ascending.
-        turns: number of turns of a transfer.
+        transfer_turns: number of turns of a transfer.
         simulated: log of the simulation of the same requests, worker by worker.
 
     Raises:
@@ -91,7 +91,7 @@ def prove_serving(
         if len(workers) == 1:
             serve_requests(workers[0])
         else:
-            serve_prefill_and_decode(workers[0], workers[1], transfer_turns=turns)
+            serve_prefill_and_decode(workers[0], workers[1], transfer_turns=transfer_turns)
         difference = largest_difference(served, source)
     finally:
         torch.set_num_threads(threads)

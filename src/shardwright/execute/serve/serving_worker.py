@@ -109,7 +109,7 @@ class ServingWorker:
     def drop(
         self, rank: int, blocks: dict[KeyReach, list[int]], *, request: int | None = None
     ) -> None:
-        """Clear freed blocks, and a request's states, on this process's devices of a rank."""
+        """Fill freed blocks with NaN, and drop a request's states, on local devices of a rank."""
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
                 cache.drop(blocks, request=request)
@@ -166,7 +166,7 @@ ROWS = 5040
 
 
 def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> PreparedStep:
-    """Plan's stages, prepared for `rows` rows, each a sample of one token position."""
+    """Prepare the plan's only lane for `rows` one-token samples, on devices from `base` on."""
     if len(plan.lanes) != 1:
         raise StrategyError(
             f"a worker is one lane, not {len(plan.lanes)}",

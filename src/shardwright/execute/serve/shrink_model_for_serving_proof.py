@@ -40,7 +40,7 @@ def tiny_workers(model: Model, grids: Sequence[Grid]) -> tuple[Model, tuple[Plan
 
 
 def few_layers(model: Model, *, least: int) -> Model:
-    """Chain of each of the model's blocks once, layers repeated to at least `least` in all."""
+    """Model with one run of each block, chained, and layers repeated to at least `least` in all."""
     firsts = {run.block: run for run in reversed(model.runs)}
     first_runs = [run for run in model.runs if firsts[run.block] is run]
     layers = [run for run in first_runs if model.blocks[run.block].is_layer]
@@ -59,7 +59,7 @@ WINDOW, CHUNK = 5, 3
 
 
 def short_windows_model(model: Model) -> Model:
-    """The model with windows and scan chunks that are shorter than short texts."""
+    """The model with windows of at most 5 keys and scan chunks of at most 3 tokens."""
     return with_short_windows(
         model, {block.sequence: ShortReach(window=WINDOW, chunk=CHUNK) for block in model.blocks}
     )

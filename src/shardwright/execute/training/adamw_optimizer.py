@@ -47,7 +47,7 @@ class AdamW:
     no_decay: tuple[str, ...] = ()
 
     def rate_at(self, step: int) -> float:
-        """Learning rate of a step, by the schedule (1 for the first step)."""
+        """Learning rate of step `step`, counted from 1: the peak rate times the curve's share."""
         return self.rate * self.curve.share(step)
 
 
@@ -78,7 +78,7 @@ class Moments:
 
 
 def moments(piece: torch.Tensor, *, precision: RunPrecision, host: bool = False) -> Moments:
-    """Create zero AdamW moments, and a master copy if `precision` has one, for a flat piece."""
+    """Create zero AdamW moments of a flat piece, with any master copy; in CPU memory if `host`."""
 
     def empty_like(dtype: torch.dtype) -> torch.Tensor:
         """Empty tensor of the piece's shape in `dtype`, in host or device memory."""
@@ -120,7 +120,7 @@ def update(
     rule: AdamW,
     factor: torch.Tensor,
 ) -> None:
-    """Apply an AdamW step to a flat piece of parameters and its states, in place.
+    """Apply an AdamW step to a flat piece and its states in place, which overwrites the gradient.
 
     Args:
         piece, gradient: flat, of equal shape, on any device; the gradient is overwritten.

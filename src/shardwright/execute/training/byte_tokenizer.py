@@ -18,7 +18,7 @@ NAME = "bytes"
 
 
 def encode(text: str | bytes) -> np.ndarray:
-    """Encode a document as tokens: `BEGIN`, its bytes in UTF-8, `END`."""
+    """Encode a document as uint16 tokens: `BEGIN` (256), its bytes in UTF-8, `END` (257)."""
     content = text.encode() if isinstance(text, str) else text
     return np.concatenate([[BEGIN], np.frombuffer(content, dtype=np.uint8), [END]]).astype(
         np.uint16

@@ -130,7 +130,7 @@ class DeviceState:
     passes: Mapping[int, int] = field(default_factory=dict)
 
     def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
-        """Iterate over (first, end, states) of the device's piece of a bucket, host part first."""
+        """Iterate over (first, end, states): ranges of its piece of a bucket, host part first."""
         low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
         for states_by_bucket in (self.host, self.states):
             if bucket.number in states_by_bucket:
@@ -173,7 +173,7 @@ def prepare_training(
     islands: Units | None = None,
     bias_rate: float | None = None,
 ) -> PreparedTraining:
-    """Prepare a training run: its plan, buckets, precision and settings.
+    """Prepare a training run, shared by all devices; `bias_rate` None freezes router biases.
 
     Args:
         dtype: format of all tensors, where no `precision` is given.
@@ -214,7 +214,7 @@ def prepare_training(
 
 
 def _require_executed_host(plan: Plan) -> None:
-    """Raise if a plan keeps anything but optimizer states on the host."""
+    """Raise StrategyError if a plan keeps anything but optimizer states on the host."""
     for state in (
         s
         for rule in plan.shards
@@ -242,7 +242,7 @@ def _devices_with_counted_losses(work: PreparedStep, *, length: int) -> frozense
 
 
 def create_device_state(device: int, training: PreparedTraining, *, source: Source) -> DeviceState:
-    """Create a device's state before its first step."""
+    """Create a device's parameters, optimizer states and sharded pieces before its first step."""
     biases = frozenset(training.biases)
     store = ParameterStore(
         model=training.work.model,

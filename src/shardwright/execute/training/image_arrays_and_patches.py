@@ -26,7 +26,7 @@ HINT = (
 
 
 def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
-    """Open a ``.npy`` file of images and check it against the model and job.
+    """Memory-map a ``.npy`` file of images; DataError unless it fits the model and the job.
 
     (images, channels, rows, columns), or (images, patches, elements of a patch).
 
@@ -194,7 +194,7 @@ def require_image_places(
     share: tuple[int, int],
     at_once: int,
 ) -> None:
-    """Raise DataError for a text window with another number of image places than image tokens.
+    """Raise DataError if a window has a wrong number of image places; `share` checks a part.
 
     There must be as many places as the image has tokens, in one row where tokens are rotated by the
     row and column of their place.

@@ -66,7 +66,7 @@ def prepare_step(
 
 
 def _require_executable(model: Model) -> None:
-    """Raise for an image tower without patch details, or blocks that read several streams."""
+    """Raise StrategyError for a tower without patch details, or blocks merging several streams."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     for number, run in enumerate(model.runs):
         block = model.blocks[run.block]

@@ -30,7 +30,7 @@ UNREADABLE: Final = (
 
 
 def map_array(path: Path, *, what: str, hint: str) -> np.ndarray:
-    """Memory-map the array of a ``.npy`` file.
+    """Memory-map a ``.npy`` file's array, read-only; DataError if it is missing or damaged.
 
     Args:
         what: what the file should contain, for errors.

@@ -116,7 +116,7 @@ def single_device_plan(model: Model, job: TrainingJob, *, microbatches: int = 1)
 
 
 def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
-    """The single-device plan whose step must have the loss and gradients of a plan's step.
+    """Single-device plan of equal loss and gradients; a balancing loss keeps the microbatches.
 
     It has the plan's microbatches where the loss depends on microbatches, else one.
 
@@ -140,7 +140,7 @@ def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
 def step_differences(
     result: StepResult, reference_result: StepResult
 ) -> Iterator[tuple[Key, int, float]]:
-    """Iterate over (parameter, device, largest gradient difference) of parts on devices.
+    """Iterate over (parameter, device, largest gradient difference); -1 and inf for missing parts.
 
     Compares all parts of the devices of `result` with the unsplit model's step `reference_result`.
 

@@ -70,7 +70,7 @@ class TokenBatches:
         return windows
 
     def batch(self, step: int) -> Batch:
-        """Token ids and labels (and images) of a step's windows; the first step is 0.
+        """Token ids, next-token labels (and images) of the windows of `step`, counted from 0.
 
         After the last window a new pass begins, within a batch if necessary.
         """
@@ -121,7 +121,7 @@ def open_tokens(
     seed: int | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> TokenBatches:
-    """Open token files as batches, after checks against the model and job.
+    """Open token files as batches, after checks; `share` (i, n) checks every n-th piece from i on.
 
     Args:
         files: the file of every sequence, or of the text alone.

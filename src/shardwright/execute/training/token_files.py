@@ -31,7 +31,7 @@ def open_rows(
     job: TrainingJob,
     share: tuple[int, int] | None = (0, 1),
 ) -> dict[str, np.ndarray]:
-    """Open a file for each sequence, and check the files against the model and job.
+    """Sequence name -> memory-mapped file, after checks; tokens of chunks i, i + n, .. by `share`.
 
     A text file is a ``.npy`` file of one row of integers; a file of images has one image in each
     row.
@@ -91,12 +91,12 @@ def _open_row(path: Path) -> np.ndarray:
 
 
 def description_path(path: Path) -> Path:
-    """The path of the description file beside a token file."""
+    """Path of a token file's description: the file's full name with ``.json`` appended."""
     return path.with_name(f"{path.name}.json")
 
 
 def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
-    """Raise if a description beside the file differs from it, or has too large a vocabulary."""
+    """Raise DataError if a description beside a file is of other data, or a larger vocabulary."""
     description_file = description_path(path)
     if not description_file.is_file():
         return
@@ -125,7 +125,7 @@ def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
 def _require_in_vocabulary(
     path: Path, row: np.ndarray, *, vocab: int, share: tuple[int, int]
 ) -> None:
-    """Raise for the first token outside the vocabulary, in this process's share of the file.
+    """Raise for the first token outside the vocabulary in chunks i, i + n, .. for `share` (i, n).
 
     A dtype that holds no such token is not searched.
     """

@@ -227,7 +227,7 @@ def _updated_piece(
     training: PreparedTraining,
     factor: torch.Tensor,
 ) -> torch.Tensor:
-    """Apply AdamW to the device's optimizer piece of a bucket, and return its new values."""
+    """Apply AdamW in place to the device's optimizer piece of a bucket, and return the piece."""
     low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
     piece = state.owned(bucket)
     for a, b, states in state.shares(bucket):
@@ -279,7 +279,7 @@ def train_rank(
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
-    """Train on every batch, over the ranks of a transport, yielding a report after each step.
+    """Train on each batch over a transport's ranks: a report for each; `stop` only marks it.
 
     `members`: device states of this rank; `recorder` keeps the last step.
     """

@@ -63,5 +63,5 @@ def _merging_operators(
 
 
 def _range_text(positions: Indices) -> str:
-    """Position ranges as text, such as "0 to 3 and 8 to 11", for errors; at most three."""
+    """Ranges (low, end) as text with last positions: "0 to 3 and 8 to 11"; the first three only."""
     return " and ".join(f"{low} to {high - 1}" for low, high in positions[:3])

@@ -15,7 +15,7 @@ from shardwright.program.stages.stage_segments import StageParts
 def require_selections(
     stages: tuple[tuple[StageParts, ...], ...], *, slices: Sequence[int], length: int
 ) -> None:
-    """Raise StrategyError unless devices of indexers and attention have all keys they need.
+    """Raise if selected-key attention selects single keys, or a device lacks its indexer or keys.
 
     Selection of single keys is rejected too.
 
@@ -66,7 +66,7 @@ def require_selections(
 def _selecting_attention(
     lane: tuple[StageParts, ...],
 ) -> Iterator[tuple[StageCells, Operator, Operator | None]]:
-    """Iterate over (cells, attention, block's indexer) of attention over selected keys."""
+    """Iterate over (cells, attention, its block's indexer or None) where keys are selected."""
     for segment in (segment for stage in lane for segment in stage.segments):
         index = next((o for o in segment.block.operators if o.kind is OperatorKind.INDEX), None)
         for operator in segment.block.operators:

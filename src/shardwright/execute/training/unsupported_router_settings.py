@@ -12,7 +12,7 @@ from shardwright.model.routers_and_selection_biases import router_shapes, select
 
 
 def require_trainable(model: Model, settings: Settings) -> None:
-    """Raise for router noise, or a balancing loss over routers of different shapes or over none.
+    """Raise for router noise, or a balancing loss over no routers or unequal (experts, top-k).
 
     Raises:
         StrategyError: execute.noise, execute.balance.

@@ -16,7 +16,7 @@ from shardwright.errors import StrategyError
 def process_group(
     *, timeout_s: float = 300.0, alone: bool = False, meets: bool = False, accelerated: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Context manager that joins torchrun's process group: yields (rank, number of ranks).
+    """Context manager in torchrun's group: (rank, ranks), or (0, 1) if `alone` without torchrun.
 
     A running group is used as it is; otherwise the environment of torchrun names the group.
 

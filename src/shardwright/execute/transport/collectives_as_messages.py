@@ -54,7 +54,7 @@ def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None
 
 
 def reduce_in_order(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """Reduce the devices' tensors in ascending order of the devices, as a new tensor."""
+    """Sum or elementwise maximum of the devices' tensors in ascending device order, as a copy."""
     devices = sorted(parts)
     total = parts[devices[0]].clone()
     for device in devices[1:]:

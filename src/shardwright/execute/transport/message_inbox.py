@@ -42,10 +42,10 @@ class Inbox:
     left: set[int] = field(default_factory=set)
     changed: Condition = field(default_factory=Condition)
 
-    def put(self, place: MessageAddress, parcel: ReceivedMessage) -> None:
-        """Add a received message."""
+    def put(self, address: MessageAddress, message: ReceivedMessage) -> None:
+        """Append a received message to the queue of its address, and wake waiting threads."""
         with self.changed:
-            self.messages.setdefault(place, deque()).append(parcel)
+            self.messages.setdefault(address, deque()).append(message)
             self.changed.notify_all()
 
     def fail(self, rank: int, why: str) -> None:
@@ -61,7 +61,7 @@ class Inbox:
             self.changed.notify_all()
 
     def raise_failure(self) -> None:
-        """Raise `StrategyError` (rule ``run.peer``) if a rank can no longer be received from."""
+        """Raise `StrategyError` (rule ``run.peer``) for the lowest rank recorded as failed."""
         for rank, why in sorted(self.failed.items()):
             devices = ", ".join(
                 str(device)

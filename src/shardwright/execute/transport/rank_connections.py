@@ -88,7 +88,7 @@ class RankConnections:
         self._sent: dict[int, tuple[Thread, SimpleQueue[_SentMessage | None]]] = {}
 
     def _connect(self) -> list[dist.ProcessGroup]:
-        """Create the process groups of both message directions, and wait for all ranks."""
+        """Create two gloo groups of all ranks, one per message direction, and wait for all."""
         limit = max(self.timeout_s, CONNECTING_S)
         try:
             groups = [
@@ -155,8 +155,8 @@ class RankConnections:
             self._listeners.items()
         )
 
-    def send(self, rank: int, place: MessageAddress, tensor: torch.Tensor) -> None:
-        """Copy a tensor, and begin to send the copy to another rank as the message of `place`."""
+    def send(self, rank: int, address: MessageAddress, tensor: torch.Tensor) -> None:
+        """Copy a tensor, and begin to send the copy to another rank as the message of `address`."""
         octets = torch.empty(
             tensor.numel(),
             dtype=tensor.dtype,
@@ -165,7 +165,7 @@ class RankConnections:
         octets.copy_(tensor.reshape(-1))
         octets = octets.view(torch.uint8)
         self._send_tensor(
-            rank, torch.tensor([MESSAGE, *place, DTYPES.index(tensor.dtype), octets.numel()])
+            rank, torch.tensor([MESSAGE, *address, DTYPES.index(tensor.dtype), octets.numel()])
         )
         if octets.numel() and self.communicators is None:
             self._send_tensor(rank, octets)
@@ -232,7 +232,7 @@ class RankConnections:
             self._inbox.fail(rank, error_on_one_line(error))
 
     def _message_body(self, rank: int, size: int, dtype: torch.dtype) -> ReceivedMessage:
-        """Receive the bytes that follow a message's header."""
+        """Receive a message's body of `size` bytes, by the GPU backend if there is one."""
         if self.communicators is None:
             return ReceivedMessage(dtype, self._receive(rank, size, torch.uint8))
         octets = torch.empty(size, dtype=torch.uint8, device=self.on)
@@ -252,7 +252,7 @@ class RankConnections:
             self._wait(work)
 
     def _receive(self, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Receive a tensor of known size from a rank over gloo."""
+        """Receive a 1-D tensor of `size` elements from a rank over gloo, and wait for it."""
         tensor = torch.empty(size, dtype=dtype)
         if size:
             work = dist.irecv(tensor, rank, group=self._groups[rank < self.rank])

@@ -146,7 +146,7 @@ class DistributedTransport:
         return returned
 
     def close(self) -> None:
-        """Wait until all sent messages have arrived, and disconnect; all ranks must call it.
+        """Wait for sent messages and disconnect; raise if one was never taken. All ranks call it.
 
         Raises:
             StrategyError: run.peer if a rank has ended or does not receive its messages;
@@ -181,7 +181,7 @@ class DistributedTransport:
             self.abandon()
 
     def _advance(self, device: int, task: Task[T], answer: Answer) -> Take:
-        """Run a task to its next `Take`, and send its messages on the way."""
+        """Run a task to its next `Take`, sending messages on the way; StopIteration at its end."""
         while True:
             request = task.send(answer)
             if isinstance(request, Take):
@@ -194,7 +194,7 @@ class DistributedTransport:
             answer = None
 
     def _await(self, waiting: Mapping[int, Take]) -> list[tuple[int, Answer]]:
-        """Wait for messages; (device, message) of each device whose message has arrived."""
+        """Wait for at least one message; (device, message) of each device whose message arrived."""
         places = {
             device: (take.source, device, *_key_digest(take.key))
             for device, take in waiting.items()
@@ -240,13 +240,13 @@ class DistributedTransport:
                     )
             self._inbox.raise_failure()
         return [
-            (device, self._message_tensor(parcel, waiting[device], device))
-            for device, parcel in sorted(received.items())
+            (device, self._message_tensor(message, waiting[device], device))
+            for device, message in sorted(received.items())
         ]
 
-    def _message_tensor(self, parcel: ReceivedMessage, take: Take, device: int) -> torch.Tensor:
+    def _message_tensor(self, message: ReceivedMessage, take: Take, device: int) -> torch.Tensor:
         """The tensor of a received message, checked against the request, on this rank's device."""
-        tensor, dtype = parcel.octets.view(parcel.dtype), parcel.dtype
+        tensor, dtype = message.octets.view(message.dtype), message.dtype
         expected_dtype = take.dtype or dtype
         if tensor.numel() != prod(take.shape) or dtype != expected_dtype:
             raise StrategyError(
@@ -255,10 +255,10 @@ class DistributedTransport:
                 hint="both sides derive shapes from the same layouts",
                 rule="run.mismatch",
             )
-        if parcel.arrived is not None:
+        if message.arrived is not None:
             stream = torch.cuda.current_stream(self.on)
-            stream.wait_event(parcel.arrived)
-            parcel.octets.record_stream(stream)
+            stream.wait_event(message.arrived)
+            message.octets.record_stream(stream)
         return tensor.reshape(take.shape).to(self.on)
 
     def _post(self, device: int, request: Post) -> None:

@@ -89,7 +89,7 @@ class Communicators:
     _side_tasks: SideTasks | None = None
 
     def connect(self) -> None:
-        """Create the process groups of messages; all ranks must call it."""
+        """Create two process groups of all ranks, one per message direction; all ranks call it."""
         self._directions = [
             dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)
         ]
@@ -235,7 +235,7 @@ class Communicators:
     def _all_to_all(
         self, request: GroupExchange, device: int, dtype: torch.dtype, beside: bool
     ) -> dict[int, torch.Tensor]:
-        """Exchange tensors of any sizes with the group's members by one all-to-all of bytes."""
+        """Exchange tensors with a group's other members by an all-to-all of bytes; by sender."""
         peers = [peer for peer in request.group if peer != device]
         sends = {
             peer: request.sends[peer].detach().reshape(-1)

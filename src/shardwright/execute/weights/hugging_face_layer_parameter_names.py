@@ -88,10 +88,10 @@ PREDICTOR = {
 GPT2 = {
     **norm_names("norm1", "ln_1"),
     **norm_names("norm2", "ln_2"),
-    **fused_projection("qkv", "attn.c_attn", parts=3, turned=False),
-    **fused_projection("proj", "attn.c_proj", parts=1, turned=False),
-    **fused_projection("up", "mlp.c_fc", parts=1, turned=False),
-    **fused_projection("down", "mlp.c_proj", parts=1, turned=False),
+    **fused_projection("qkv", "attn.c_attn", parts=3, transposed=False),
+    **fused_projection("proj", "attn.c_proj", parts=1, transposed=False),
+    **fused_projection("up", "mlp.c_fc", parts=1, transposed=False),
+    **fused_projection("down", "mlp.c_proj", parts=1, transposed=False),
 }
 BLOOM = {
     **NORMS,
@@ -164,7 +164,7 @@ MAMBA1 = {
 
 
 def t5_layer(last: int) -> dict[str, NamingRule]:
-    """Rules of a T5 layer of self-attention and feed-forward, the latter number `last` in it.
+    """Rules of a T5 layer whose sublayer 0 is self-attention and sublayer `last` feed-forward.
 
     `last`: number of the feed-forward part in the layer.
     """
@@ -199,7 +199,7 @@ GEMMA4 = {
     **norm_names("mlp_norm", "post_feedforward_layernorm_1"),
     **norm_names("expert_norm", "pre_feedforward_layernorm_2"),
     **norm_names("moe_norm", "post_feedforward_layernorm_2"),
-    **side_by_side("experts.up.weight", "experts.gate_up_proj", turned=True),
+    **side_by_side("experts.up.weight", "experts.gate_up_proj", transposed=True),
     "experts.down.weight": NamingRule(tensor="experts.down_proj", turned=True),
 }
 GEMMA4_TOWER = {

@@ -88,7 +88,7 @@ class FamilyNames:
     stacks: Mapping[str, LayerStackNames] = field(default_factory=dict)
 
     def alternative_name(self, tensor: str) -> str:
-        """Tensor name with the prefix of other files of the family; unchanged without one."""
+        """Tensor name, its prefix replaced by that of the family's other files; else unchanged."""
         prefixes = {self.base: self.instead, **self.others}
         return next(
             (
@@ -116,16 +116,16 @@ def linear_names(ours: str, tensor: str) -> dict[str, NamingRule]:
 
 
 def fused_projection(
-    operator: str, tensor: str, *, parts: int, grouped: bool = False, turned: bool = True
+    operator: str, tensor: str, *, parts: int, grouped: bool = False, transposed: bool = True
 ) -> dict[str, NamingRule]:
-    """Rules of a projection whose `parts` outputs (q, k, v) are concatenated in one tensor."""
+    """Rules of `parts` outputs (q, k, v) in one tensor: concatenated, or by head if `grouped`."""
     rules: dict[str, NamingRule] = {}
     for kind in ("weight", "bias"):
         names = tuple(f"{operator}.{kind}{f'.{i}' if i else ''}" for i in range(parts))
         rules |= {
             name: NamingRule(
                 tensor=f"{tensor}.{kind}",
-                turned=turned and kind == "weight",
+                turned=transposed and kind == "weight",
                 beside=names,
                 grouped=grouped,
             )
@@ -167,10 +167,10 @@ def stored_less_one(rules: Rules) -> dict[str, NamingRule]:
     }
 
 
-def side_by_side(name: str, tensor: str, *, turned: bool = False) -> dict[str, NamingRule]:
+def side_by_side(name: str, tensor: str, *, transposed: bool = False) -> dict[str, NamingRule]:
     """Rules of parameters `name` and ``name.1``, concatenated in one tensor in this order."""
     both = (name, f"{name}.1")
-    return {parameter: NamingRule(tensor=tensor, beside=both, turned=turned) for parameter in both}
+    return {ours: NamingRule(tensor=tensor, beside=both, turned=transposed) for ours in both}
 
 
 def in_either_order(rules: Rules) -> dict[str, NamingRule]:
@@ -244,7 +244,7 @@ def shared_experts(tensor: str) -> dict[str, NamingRule]:
 
 def convolution_names(parts: int) -> dict[str, NamingRule]:
     """Rules of a depthwise convolution whose `parts` are joined in tensor ``mixer.conv1d``."""
-    rules = fused_projection("conv", "mixer.conv1d", parts=parts, turned=False)
+    rules = fused_projection("conv", "mixer.conv1d", parts=parts, transposed=False)
     return {
         name: replace(rule, middle=rule.tensor.endswith("weight")) for name, rule in rules.items()
     }

@@ -108,7 +108,7 @@ def adapter_keys(model: Model) -> frozenset[Key]:
 
 
 def stored_tensor_of(model: Model, family: FamilyNames, key: Key) -> StoredTensor:
-    """The tensors of a checkpoint that hold a parameter, by the family's naming rules.
+    """Layout of the checkpoint tensors that hold a parameter, by the family's naming rules.
 
     Raises:
         DataError: the family has no rule for the parameter.
@@ -176,12 +176,12 @@ def _rule(
 def _tensor_layout(
     model: Model, block: int, rule: NamingRule, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Rows, ...]]:
-    """(our dim of each tensor dim, tensor shape, tensor indices of each of our dims)."""
+    """(our dim of each tensor dim or -1, tensor shape, tensor indices by our dim or None)."""
     operators = model.blocks[block].operators
     parameter = _parameter_named(operators, name)
     sizes = [e.size for e in parameter.extents]
     out = 0 if rule.middle or len(sizes) == 1 else len(sizes) - 1
-    rows, width = _rows(operators, rule, parameter, out, settings=model.settings)
+    rows, width = _tensor_indices(operators, rule, parameter, out, settings=model.settings)
     kept_dims = list(range(1 if "{expert}" in rule.tensor else 0, len(sizes)))
     # Experts that are one tensor stay its first dim.
     first = 1 if len(kept_dims) > 2 and parameter.extents[kept_dims[0]].dim is Dim.EXPERTS else 0
@@ -209,7 +209,7 @@ def _parameter_named(operators: tuple[Operator, ...], name: str) -> Parameter:
     return next(p for o in operators for p in o.parameters if p.name == name)
 
 
-def _rows(
+def _tensor_indices(
     operators: tuple[Operator, ...],
     rule: NamingRule,
     parameter: Parameter,
@@ -217,7 +217,7 @@ def _rows(
     *,
     settings: Settings,
 ) -> tuple[Rows, int]:
-    """(tensor index of each of our output elements, None if equal; size of the output dim)."""
+    """(tensor index of each element of our dim `out`, None if equal; tensor size in that dim)."""
     extent = parameter.extents[out]
     indices = np.arange(extent.size)
     paired = rule.pairs or (bool(rule.rotary) and settings.rope_pairs)
@@ -252,7 +252,7 @@ def _rows(
 
 
 def _indices_as_pairs(indices: np.ndarray, *, width: int, rope: int, start: int) -> np.ndarray:
-    """Indices of head elements in a file that stores rotary halves as (even, odd) pairs.
+    """Convert indices of head elements to those of a file with rotary (even, odd) pairs.
 
     Heads have `width` elements, of which `rope` from `start` on are rotated.
 

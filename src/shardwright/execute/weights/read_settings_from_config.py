@@ -17,7 +17,7 @@ from shardwright.model.ir.numerical_constants import Settings
 
 
 def stored_settings(folder: Path, *, model: Model, strict: bool = True) -> Settings:
-    """Settings that affect computation (rotary base, norm epsilon ..) from ``config.json``.
+    """Settings of the computation from ``config.json``; `strict`: raise if ours would differ.
 
     Args:
         strict: reject a configuration under which the published model computes differently from

@@ -170,7 +170,7 @@ def open_weights(
 
 
 def stored_tensors(model: Model, family: FamilyNames) -> Iterator[tuple[str, StoredTensor]]:
-    """Iterate over (name, layout) of every tensor that holds a part of the model's parameters.
+    """Iterate over (tensor name, layout) of tensors that hold the model's parameters; may repeat.
 
     A tensor may occur several times.
     """
@@ -208,7 +208,7 @@ def _unused_modules(
     family: FamilyNames,
     headers: Mapping[str, _TensorHeader],
 ) -> tuple[str, ...]:
-    """Remarks on prediction modules that the folder's configuration has and the model lacks."""
+    """At most one remark: prediction modules in the folder's configuration that the model lacks."""
     if num_predictors_of(model) or not num_predictors_of(described):
         return ()
     is_missing = bool(family.predictors) and not _has_predictors(described, family, headers)
@@ -265,7 +265,7 @@ def _locate_tensor(
 def _require_tied(
     folder: Path, model: Model, family: FamilyNames, headers: Mapping[str, _TensorHeader]
 ) -> None:
-    """Raise DataError if a file's head differs from the embedding that the model ties it to.
+    """Raise DataError if sampled rows of a file's head differ from the embedding it is tied to.
 
     Some rows are compared: after separate training every row differs.
     """
@@ -363,7 +363,7 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 
 def _read_headers(folder: Path, name: str) -> dict[str, _TensorHeader]:
-    """Header entries of a file's tensors, by name."""
+    """Name -> (file name, shape, dtype name) of each tensor of a safetensors file."""
     headers = {}
     with _open_safetensors(folder / name) as file:
         for tensor in file.keys():  # noqa: SIM118

@@ -69,7 +69,7 @@ def save_weights(
     dtype: torch.dtype,
     shard_bytes: int = SHARD_BYTES,
 ) -> tuple[Path, ...]:
-    """Write all parameters of a model to a new folder of Hugging Face weights; returns the files.
+    """Write a model's parameters and configuration to a new folder; returns the weight files.
 
     The files are as the family's class in Transformers writes them.
 

@@ -146,7 +146,7 @@ def _field_values(export: PlanToExport) -> dict[str, Any]:
         "rendezvous": "static",
     }
     if _uses_deepspeed(grid):
-        # FileLookup a file of DeepSpeed's, which has the number format, it refuses to be told.
+        # DeepSpeed's file has the number format: Accelerate rejects a second one beside it.
         return values | {
             "kind": "DEEPSPEED",
             "deepspeed_file": write.CONFIG,

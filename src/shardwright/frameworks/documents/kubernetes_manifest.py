@@ -68,7 +68,7 @@ class Manifest:
 
 
 def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
-    """Parse a file as a Kubernetes manifest; None if it is none or of no known workload.
+    """Parse a Kubernetes manifest, variables replaced by `given`; None if of no known workload.
 
     Args:
         suffix: ending of the file's name, which may be other than ``.yaml`` for templates.

@@ -193,7 +193,7 @@ def _count_step(state: _Traversal) -> None:
 
 
 def _block(state: _Traversal, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
-    """Follow statements in order; True if one of them returned."""
+    """Follow statements in order, without loops and `try`; True if one of them returned."""
     for node in body:
         _count_step(state)
         if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
@@ -231,7 +231,7 @@ def _is_read(node: ast.expr) -> bool:
 
 
 def _branch(state: _Traversal, node: ast.If, known: Values, depth: int) -> bool:
-    """Follow the branch of an `if` whose condition is known; True if the branch returned.
+    """Follow the branch of an `if` if its condition is known; True if that branch returned.
 
     An unknown condition adds a note.
     """
@@ -312,7 +312,7 @@ def _argument(node: ast.expr, known: Values) -> str:
 
 
 def _text(value: object) -> str:
-    """Text of a value: lower case for booleans, words for lists."""
+    """Text of a setting's value: booleans in lower case, items of lists joined by spaces."""
     if isinstance(value, bool):
         return str(value).lower()
     return " ".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
@@ -366,7 +366,7 @@ def _collect(state: _Traversal, node: ast.expr, known: Values, depth: int) -> No
 
 
 def _wraps(node: ast.Call) -> bool:
-    """True if a call builds a configuration from its first argument."""
+    """True if a call is of ``run.Config``, ``run.Partial`` or a ``ConfigContainer``."""
     return dotted(node.func) in _WRAPPERS or dotted(node.func)[-1:] == ["ConfigContainer"]
 
 

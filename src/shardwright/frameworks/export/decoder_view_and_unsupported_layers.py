@@ -37,6 +37,12 @@ class Decoder:
         assert core.attention is not None, "a core has a shape"
         return core.attention
 
+    @property
+    def ties_embedding(self) -> bool:
+        """True if the weight of the logits is the embedding's."""
+        head = self.model.blocks[self.model.runs[-1].block]
+        return any(p.tied_to for o in head.operators for p in o.parameters)
+
 
 def decoder_of(model: Model) -> Decoder:
     """Decoder view of a model: the model, and one block for each layer, in order."""
@@ -69,7 +75,7 @@ def unsupported_layer_shortfalls(decoder: Decoder, made: Collection[str]) -> Ite
 
 
 def unsupported_attention_shortfalls(decoder: Decoder) -> Iterator[Shortfall]:
-    """Yield shortfalls for attention that differs by layer or has sinks, caps or ALiBi."""
+    """Yield shortfalls for attention that differs by layer or is not plain (sinks, ALiBi, ..)."""
     if len({o.attention for o in decoder.operators_named("core")}) > 1:
         yield Shortfall(what="layers whose attention differs", hint="one kind of attention")
     shape = decoder.attention_shape

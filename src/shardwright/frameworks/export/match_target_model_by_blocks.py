@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 
 def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
-    """Target's own name of the known model with the same blocks; None if there is none.
+    """Value in `names` (by catalog name) of the model with the same blocks; None if there is none.
 
     Args:
         names: catalog name -> the target's name.

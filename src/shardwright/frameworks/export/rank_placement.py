@@ -153,7 +153,7 @@ def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[PlacedNode]:
 def _with_host_names(
     nodes: Sequence[PlacedNode], hosts: Sequence[HostEntry], *, most: int
 ) -> tuple[PlacedNode, ...]:
-    """Nodes with host names of a host file; DataError if hosts or their slots do not suffice."""
+    """Nodes with a host file's names; DataError for few slots or hosts, or over `most` hosts."""
     if not len(nodes) <= len(hosts) <= most:
         needs = f"{len(nodes)} to {most}" if most > len(nodes) else str(most)
         raise DataError(
@@ -178,7 +178,7 @@ def _with_host_names(
 
 
 def _layers_by_pipeline_rank(export: PlanToExport) -> tuple[str, ...]:
-    """Text of layer ranges, such as ``0-3; 8-11``, for each pipeline rank in order."""
+    """Text of blocks and layer ranges, such as ``0-3; 8-11``, for each pipeline rank in order."""
     stride = export.grid.strides()["pp"]
     chunks: list[list[str]] = [[] for _ in range(export.grid.pp)]
     # Lanes of a pipeline whose stages differ are alike.

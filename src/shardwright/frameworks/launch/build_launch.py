@@ -98,7 +98,7 @@ def effective_options(options: Options, grid: Grid, model: Model) -> Options:
 def with_idle_verdicts(
     settings: Iterable[LaunchSetting], idle: Mapping[str, str]
 ) -> Iterator[LaunchSetting]:
-    """Give settings that turn on an option in `idle` the verdict IDLE with its reason."""
+    """Yield all settings; those that turn on an option in `idle` get verdict IDLE and a reason."""
     for setting in settings:
         option = setting.means.removeprefix("sets ")
         is_idle = (

@@ -44,7 +44,7 @@ _FAMILIES: Final = ("is-mamba-config", "ssm-cfg", "mamba", "mamba2")
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """Size name -> number of a model: width, layers, heads, experts; dense feed-forward width."""
+    """MODEL's sizes by name: width, layers, heads, KV heads, experts; if dense, FFN width."""
     facts = grid_facts(model, devices=1, global_batch=1, seq_len=1)
     sizes = {
         "width": model.hidden,
@@ -60,7 +60,7 @@ def sizes_of(model: Model) -> dict[str, int]:
 def compared_sizes(
     arguments: Arguments, names: Mapping[str, str], model: Model, *, section: str = ""
 ) -> Iterator[LaunchSetting]:
-    """Yield a verdict on each setting that is a model size: equal to MODEL's, or different.
+    """Yield verdicts on settings of sizes or Mamba: OF_THE_MODEL if MODEL has them, or DIFFERENT.
 
     Args:
         names: setting without its section -> name of the size.
@@ -88,7 +88,7 @@ def compared_sizes(
 def compared_name(
     arguments: Arguments, names: tuple[str, ...], known: Mapping[str, object], model: Model
 ) -> Iterator[LaunchSetting]:
-    """Yield verdicts on settings that name a published model: MODEL has its blocks, or not.
+    """Yield verdicts on `names`: DIFFERENT if MODEL is not the published model that they name.
 
     Args:
         known: catalog name -> the framework's name: the values of the settings `names`, or the
@@ -119,7 +119,7 @@ def compared_name(
 
 
 def _is_number(value: str) -> bool:
-    """True if a text is a whole number of at most 15 digits."""
+    """True if a text is 1 to 15 digits, apart from underscores."""
     text = value.replace("_", "")
     return text.isascii() and text.isdigit() and len(text) <= 15
 

@@ -29,7 +29,7 @@ same model: names are rounded, and leave out embeddings or parameters that exper
 
 
 def named_parameters(name: str) -> float:
-    """Number of parameters in a model's name: 4e9 for ``Qwen3-4B``; 0.0 if the name has none.
+    """Number of parameters in a model's name: 4e9 for ``Qwen3-4B``, 56e9 for ``8x7B``; 0.0 if none.
 
     In a function's name behind its module's name, an underscore is the decimal point:
     ``qwen3.qwen3_1_7b`` is of 1.7 billion, ``llama3_1.llama3_1_8b`` of 8.
@@ -47,7 +47,7 @@ def named_parameters(name: str) -> float:
 
 
 def compared_checkpoint(setting: LaunchSetting, model: Model) -> LaunchSetting:
-    """Setting with a verdict on its checkpoint's size against MODEL; others unchanged."""
+    """Checkpoint setting as OF_THE_MODEL or DIFFERENT by the size in its name; else unchanged."""
     if setting.name not in NAMES or setting.verdict not in (Verdict.IGNORED, Verdict.UNKNOWN):
         return setting
     named = named_parameters(setting.value)

@@ -53,7 +53,7 @@ _MEGATRON: Final = frozenset({"megatron", "megatron-deepspeed"})
 def slowing_variables(
     environment: Mapping[str, str], *, counted: Mapping[str, str]
 ) -> Iterator[LaunchSetting]:
-    """Yield UNKNOWN verdicts on variables that slow the step in a way that is not counted.
+    """Yield UNKNOWN verdicts on set variables that slow the step and are no setting in `counted`.
 
     Args:
         environment: variables of the script.
@@ -79,7 +79,7 @@ def slowing_variables(
 
 
 def needed_variables(framework: str, grid: Grid, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield notes on Megatron's CUDA_DEVICE_MAX_CONNECTIONS where it is missing or wrong."""
+    """Yield Megatron notes: CUDA_DEVICE_MAX_CONNECTIONS unset at tp or cp > 1, or 1 at ZeRO > 1."""
     if framework in _MEGATRON and grid.zero > 1 and environment.get(_CONNECTIONS) == "1":
         yield f"the script sets {_CONNECTIONS}=1, at which Megatron-FSDP stops"
     if (

@@ -132,7 +132,7 @@ class Claim:
 
     @property
     def strength(self) -> tuple[int, int, int]:
-        """Sort key of a claim: counts of programs, own settings and launchers, shared settings."""
+        """Sort key of a claim: counts of (programs, own settings + launchers, shared settings)."""
         return (len(self.programs), len(self.own) + len(self.launchers), len(self.shared))
 
     @property
@@ -177,7 +177,7 @@ class UnreadFramework:
 
 
 def claim_of(signature: Signature, document: Document) -> Claim:
-    """Evidence (program, launchers, own and shared settings) in a file for a signature."""
+    """Claim on a file by a signature: the programs, launchers and settings that it matches."""
     if document.kind not in signature.kinds:
         return NO_CLAIM
     starts = tuple(name[:-1] for name in signature.own if name.endswith("*"))

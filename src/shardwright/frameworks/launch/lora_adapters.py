@@ -69,7 +69,7 @@ class Adapters:
 
 
 def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
-    """LoRA adapters by the texts of rank and target names; none if the rank is empty or 0.
+    """LoRA adapters by the texts of rank (empty or 0: none) and target GEMMs (empty: all).
 
     Args:
         rank: text of the rank in a launch file.

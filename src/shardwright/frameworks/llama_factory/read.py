@@ -57,7 +57,7 @@ _ATTENTION: Final = ("auto", "fa2", "fa3", "sdpa", "flash_attn")
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Complete LLaMA-Factory's settings in place: dtypes, packing, LoRA rank and targets; notes."""
+    """Complete LLaMA-Factory's settings in place (dtypes, recompute, packing, rank); give notes."""
     normalize_dtypes(settings, devices)
     if is_on(settings, "disable-gradient-checkpointing"):
         settings["gradient-checkpointing"] = "false"
@@ -225,7 +225,7 @@ def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | 
 
 
 def _completed_arguments(arguments: Arguments) -> Arguments:
-    """Add full recompute's method and layers where the adapter fills them in: all layers.
+    """Give full recompute without method and layers the method uniform in groups of one layer.
 
     Full recompute is of all layers (ROLL, mcore_adapter/models/model_config.py).
     """
@@ -248,7 +248,7 @@ _CORE: Final = Dialect(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert LLaMA-Factory's settings to a launch, under the Trainer or Megatron-Core."""
+    """Convert LLaMA-Factory's settings to a launch, of Megatron-Core if tp, pp or mca is set."""
     settings = file_settings.arguments
     if (
         not {

@@ -63,12 +63,12 @@ def degrees(export: PlanToExport) -> dict[str, tuple[int, int]]:
 
 
 def _sharding_ranks(grid: Grid) -> int:
-    """Number of ranks that share one copy of the parameters, those of cp included."""
+    """Number of ranks over which ZeRO shards: the grid's shard size, or dp x cp if that is 0."""
     return grid.shard or grid.dp * grid.cp
 
 
 def _replica_axes(grid: Grid) -> dict[str, int] | None:
-    """Degrees of axes expert, fsdp and data, innermost first; None if they do not divide dp.
+    """MaxText's axes that make up dp -> degree: expert, fsdp, data; None if they do not divide dp.
 
     The axes are listed innermost first.
     """

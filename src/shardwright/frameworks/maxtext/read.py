@@ -111,7 +111,7 @@ MAXTEXT: Final = LaunchReader(
 
 
 def _mesh_degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, int]]:
-    """Mesh axis -> (degree inside a slice, between slices); -1 takes the remaining devices.
+    """Mesh axis -> (degree inside a slice, between slices); -1, or unset fsdp or data: the rest.
 
     An axis of -1 takes the remaining devices.
 
@@ -149,7 +149,7 @@ def _samples_of_all_devices(values: Mapping[str, Any], devices: int) -> int:
 
 
 def _axis_order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Axis order of the grid, innermost first: tp, cp, ep, then dp and pp as in the mesh.
+    """Axis order of the grid, innermost first: tp, cp, ep, then dp and pp, inside a slice first.
 
     The axis inside a slice is the inner one; of two others, the inner axis of the mesh.
     """
@@ -162,7 +162,7 @@ def _axis_order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
 
 
 def _option_settings(arguments: Arguments) -> Arguments:
-    """Settings that may set runtime options, without false ones and recompute policies."""
+    """Settings that may set runtime options: not false, no remat-policy ``full`` or ``minimal``."""
     return {
         name: value
         for name, value in arguments.items()

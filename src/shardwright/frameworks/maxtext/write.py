@@ -115,7 +115,7 @@ def _microbatches(export: PlanToExport) -> int:
 
 
 def _context_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Shortfalls of a plan's context parallelism."""
+    """Shortfalls of context parallelism: Ulysses on GPUs; on TPUs uneven rings, mixed ones."""
     grid = export.grid
     if grid.cp == 1 or _context_strategy(grid) == "all_gather":
         return

@@ -124,7 +124,7 @@ _DROPPED: Final = MappingProxyType(
 
 
 def current_arguments(name: str, value: str) -> tuple[tuple[str, str], ...]:
-    """(name, value) pairs of today's arguments for one argument of an older or today's release."""
+    """(name, value) pairs of today's arguments for one of any release; unknown ones unchanged."""
     if name == "activations-checkpoint-method":
         return (("recompute-granularity", "full"), ("recompute-method", value))
     if name in ("activations-checkpoint-num-layers", "checkpoint-num-layers"):
@@ -148,7 +148,7 @@ _RENAMED: Final = MappingProxyType(
 
 
 def release_of(arguments: Arguments) -> tuple[str, str, str]:
-    """(release for the arguments, newest argument, argument dropped first), names may be empty.
+    """(Megatron-LM release with all arguments, newest argument or "", first dropped one or "").
 
     The release has all arguments of the launch.
 

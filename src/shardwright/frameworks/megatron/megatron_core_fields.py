@@ -39,7 +39,7 @@ OF_RECIPES: Final = frozenset(
 
 
 def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
-    """Megatron-LM's ``attention-backend`` argument for a Megatron-Core backend name.
+    """Megatron-LM's ``attention-backend`` for Megatron-Core's; AttnBackend.flash_3 is ``flash``.
 
     ``AttnBackend.flash`` and ``flash_3`` are ``flash``.
     """
@@ -48,7 +48,7 @@ def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
 
 
 def without_section(name: str, sections: tuple[str, ...]) -> str:
-    """Setting's name without the longest of these sections that it starts with."""
+    """Setting's name without its longest prefix of `sections`; unchanged if it has none."""
     section = max(
         (section for section in sections if name.startswith(section)), key=len, default=""
     )

@@ -47,7 +47,7 @@ WITHOUT_ARGUMENT: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def megatron_shortfalls(export: PlanToExport, *, chunks: bool = True) -> Iterator[Shortfall]:
-    """Parts of a plan that Megatron-LM's arguments cannot express.
+    """Parts of a plan that Megatron-LM's arguments cannot express; without `chunks`, vpp > 1, too.
 
     Args:
         chunks: a pipeline rank may have several chunks.
@@ -98,7 +98,7 @@ def rank_mapping(grid: Grid) -> str | None:
 
 
 def written_arguments(values: Mapping[str, Any]) -> Flags:
-    """(argument, text) for values by field of the settings table, in the table's order."""
+    """(argument, text) of fields' values in the table's order, without None and most defaults."""
     return [
         (name, f"{value:g}" if isinstance(value, float) else str(value))
         for name, value in written_settings(SETTINGS, values)
@@ -137,7 +137,7 @@ def _context_exchange_values(grid: Grid) -> dict[str, str]:
 
 
 def _pipeline_values(export: PlanToExport) -> dict[str, Any]:
-    """Field `vpp` (chunks a rank) if chunks have equal layers, else `layout` (layers as text)."""
+    """Field `vpp` (chunks a rank) if chunks have equal layers, else `layout`, as ``Ett|tttL``."""
     grid, layers = export.grid, num_layers(export.problem.model)
     chunks = grid.pp * grid.vpp
     if layers % chunks == 0 and export.chunks == (layers // chunks,) * chunks:
@@ -194,7 +194,7 @@ def option_arguments(export: PlanToExport, *frameworks: str) -> Flags:
 
 
 def _overlaps_only_gathers(export: PlanToExport, *frameworks: str) -> bool:
-    """True if parameter gathers overlap with compute and gradient reductions do not.
+    """True if under ZeRO parameter gathers overlap with compute and gradient reductions do not.
 
     Megatron-LM refuses one without the other.
     """
@@ -209,7 +209,7 @@ def _overlaps_only_gathers(export: PlanToExport, *frameworks: str) -> bool:
 def option_shortfalls(
     export: PlanToExport, *frameworks: str, names: Collection[str] = tuple(WITHOUT_ARGUMENT)
 ) -> Iterator[Shortfall]:
-    """Yield a shortfall for each option of a plan without an argument in these releases.
+    """Yield shortfalls of a plan's options in `names`, and of gathers that overlap alone.
 
     Options that Megatron-LM refuses together are included.
     """

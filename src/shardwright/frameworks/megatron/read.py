@@ -252,7 +252,7 @@ SIZES: Final = frozenset(SIZE_NAMES)
 def _changed_options(
     runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None
 ) -> Options:
-    """Runtime options that the arguments set to other values than the runtime's own.
+    """Runtime options set unlike the runtime's own, by arguments in `mentioned` (None: any).
 
     Args:
         mentioned: arguments that the launch has, on or off; an option of no such argument keeps the
@@ -350,7 +350,7 @@ def _listed_chunks(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -
 
 
 def _context_fields(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
-    """Grid fields `ulysses` and `gather`, by the exchange of the first layer."""
+    """Grid fields `ulysses` (cp for a2a) and `gather` (bool) by cp-comm-type of the first layer."""
     kind = (values["exchange"] or "p2p").split()[:1]
     parts = (values["exchange_sizes"] or "1").split()
     ulysses = cp if kind == ["a2a"] else 1
@@ -362,7 +362,7 @@ def _context_fields(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
 def _model_verdicts(
     arguments: Arguments, written: Arguments, model: Model, *, length: int
 ) -> Iterator[LaunchSetting]:
-    """Yield verdicts on the launch's model arguments against MODEL's; none if no size is set."""
+    """Yield verdicts on model arguments, set or unlike MODEL by default; none if no size is set."""
     if not written.keys() & SIZES:
         return
     if any(not shortfall.instead for shortfall in model_shortfalls(model)):

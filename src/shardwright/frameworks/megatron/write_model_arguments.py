@@ -77,7 +77,7 @@ def _hyperparameter_shortfalls(decoder: Decoder) -> Iterator[Shortfall]:
 
 
 def model_flags(model: Model, *, length: int) -> Flags:
-    """Megatron-LM's arguments of a model, as (name, value).
+    """Megatron-LM's arguments (name, value) of a model at a sequence length in tokens.
 
     The model must have no fatal shortfall.
 
@@ -112,8 +112,7 @@ def model_flags(model: Model, *, length: int) -> Flags:
         flags.append(("squared-relu", ""))
     if not biased:
         flags.append(("disable-bias-linear", ""))
-    head = model.blocks[model.runs[-1].block]
-    if not any(p.tied_to for o in head.operators for p in o.parameters):
+    if not decoder.ties_embedding:
         flags.append(("untie-embeddings-and-output-weights", ""))
     return flags
 

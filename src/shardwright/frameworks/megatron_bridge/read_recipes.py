@@ -214,7 +214,7 @@ def _megatron_text(value: str) -> str:
 
 
 def _base_settings(recipe: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of the recipe, or of the common part, from which a file starts.
+    """Yield (name, value) that a recipe or the common part sets; DataError if it is unknown.
 
     Raises:
         DataError: the recipe is unknown.

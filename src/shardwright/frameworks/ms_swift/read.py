@@ -271,7 +271,7 @@ SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert ms-swift's settings to a launch, under the Trainer or Megatron-Core."""
+    """Convert ms-swift's settings to a launch, of Megatron-Core if its program is ``megatron``."""
     if "megatron" not in file_settings.program:
         return read_trainer(_TRAINER, file_settings, model=model, devices=devices, runtime=runtime)
     if file_settings.program.endswith(("rlhf", "rlhf.py")):

@@ -80,7 +80,7 @@ NANOTRON: Final = LaunchReader(
 
 
 def _stage_layers(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage by nanotron's cost rule; empty without pp or for other models."""
+    """Layers of each stage by nanotron's cost rule; empty if pp is 1 or the rule does not fit."""
     try:
         return stage_layers_by_cost(model, pp) if pp > 1 else ()
     except (ShardwrightError, AssertionError):

@@ -192,7 +192,7 @@ def _comma_separated(numbers: tuple[int, ...]) -> str:
 
 
 def stage_layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron divides them: equal shares of GEMM elements.
+    """Layers of each stage as nanotron divides them: equal shares of weights of layers and head.
 
     A stage ends with the layer at which the sum of costs exceeds the stage's share. The cost of a
     layer is the number of elements of its GEMM weights, that of the head vocabulary x width, that
@@ -260,7 +260,6 @@ def _model_settings(export: PlanToExport) -> Iterator[Pair]:
     )
     assert up is not None, "models without a feed-forward are refused"
     assert qkv is not None, "models without plain attention are refused"
-    head = model.blocks[model.runs[-1].block]
     yield "is_qwen2_config", True
     yield "_attn_implementation", "ring" if export.grid.cp > 1 else "flash_attention_2"
     yield "num_hidden_layers", len(decoder.layers)
@@ -274,7 +273,7 @@ def _model_settings(export: PlanToExport) -> Iterator[Pair]:
     yield "rope_theta", settings.rope_base
     yield "rope_interleaved", False
     yield "max_position_embeddings", max(length, model.max_context or 0)
-    yield "tie_word_embeddings", any(p.tied_to for o in head.operators for p in o.parameters)
+    yield "tie_word_embeddings", decoder.ties_embedding
     yield "vocab_size", model.vocab
 
 

@@ -154,7 +154,7 @@ _REFUSED: Final = MappingProxyType(
 
 
 def canonical_name(name: str) -> str:
-    """Canonical name of a setting that has several prefixes, such as ``megatronstrategy.``."""
+    """Setting's name with its section's alias replaced by the canonical one, or unchanged."""
     section, _, rest = name.partition(".")
     if section.endswith("datamodule") and rest:
         return f"data.{rest}"

@@ -102,7 +102,7 @@ def base_settings(settings: Arguments) -> Iterator[tuple[str, str]]:
 
 
 def trainer_defaults(settings: Arguments) -> Arguments:
-    """Field -> default of trainer functions that a file calls, but fields that the file sets."""
+    """Field -> default of the trainer functions that a file calls, without fields that it sets."""
     used = [
         trainer
         for trainer in TRAINERS

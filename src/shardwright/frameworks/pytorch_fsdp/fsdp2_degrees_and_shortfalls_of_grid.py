@@ -10,7 +10,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
-    """Parts of a grid's ZeRO settings that FSDP2 cannot express."""
+    """Shortfalls of ZeRO under FSDP2: stage 1, shards not a multiple of cp, cp without ZeRO."""
     if grid.zero == 1 and grid.dp * grid.cp > 1:
         yield Shortfall(
             what="zero1",
@@ -24,11 +24,11 @@ def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
 
 
 def sharding_ranks(grid: Grid) -> int:
-    """Number of ranks that share one copy of a stage's parameters, cp included; cp without ZeRO."""
+    """Ranks that share one copy of a stage's parameters: shard size or dp x cp; cp without ZeRO."""
     return (grid.shard or grid.dp * grid.cp) if grid.zero else grid.cp
 
 
 def fsdp2_degrees(grid: Grid) -> tuple[int, int]:
-    """(replicas, ranks of a sharding group without those of cp) of FSDP2's device mesh."""
+    """(dp_replicate, dp_shard) of FSDP2's device mesh; dp_shard leaves out the ranks of cp."""
     shard = max(sharding_ranks(grid) // grid.cp, 1)
     return grid.dp // shard, shard

@@ -48,7 +48,7 @@ class Sharding:
 def sharding(
     strategy: str, *, replicas: int, replicate: int, node_devices: int, shards: int = 0
 ) -> Sharding:
-    """ZeRO stage, ranks of a sharding group (0 = all replicas) and notes of an FSDP strategy name.
+    """ZeRO stage, sharding group's ranks (0 = all) and notes, by FSDP strategy and `replicate`.
 
     Under every strategy, the launch can set the number of sharding groups (`replicate`). Where it
     does not, a hybrid strategy shards over the devices of a node and all-reduces gradients over

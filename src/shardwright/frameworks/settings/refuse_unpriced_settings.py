@@ -16,7 +16,7 @@ Refusal = tuple[str, frozenset[str]]
 
 
 def refused(what: str, *harmless: str) -> Refusal:
-    """(effect that is not priced, harmless values): off values and `harmless`, lower case."""
+    """(effect that is not priced, values that lack it): off values and lower-case `harmless`."""
     return what, OFF | frozenset(harmless)
 
 
@@ -49,7 +49,7 @@ OF_OPTIMIZER: Final = "states of the optimizer"
 
 
 def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
-    """Raise DataError for the first setting whose value has an effect that is not priced.
+    """Raise DataError for the first setting of the table with a value neither off nor harmless.
 
     Args:
         table: name of a setting, or prefix that ends in ``*``, -> refusal.

@@ -83,7 +83,7 @@ def degree(name: str, axis: str) -> KnownSetting:
 
 
 def of_section(section: str, *rows: KnownSetting) -> tuple[KnownSetting, ...]:
-    """Rows of a table with `section` put before each setting's name."""
+    """Rows of a table with the prefix `section` (with its dot) put before each setting's name."""
     return tuple(replace(row, name=section + row.name) for row in rows)
 
 
@@ -147,7 +147,7 @@ def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator
 
 
 def in_section(settings: Iterable[Pair], section: str) -> Iterator[Pair]:
-    """Yield the settings whose dotted names are in a section."""
+    """Yield the settings whose names start with ``SECTION.``."""
     return (pair for pair in settings if pair[0].startswith(f"{section}."))
 
 
@@ -165,7 +165,7 @@ def only_of_grid(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def half_settings(table: SettingTable | None, precision: str) -> tuple[tuple[str, str], ...]:
-    """(name, value) that turns on ``bf16`` or ``fp16``, alone in a tuple; else empty.
+    """((name, value),) of the setting that turns on `precision`, bf16 or fp16; () if not in table.
 
     Empty where the table has none.
     """

@@ -51,7 +51,7 @@ def setting_verdicts(
     ignored: Mapping[str, str],
     unmodelled: Mapping[str, str] | None = None,
 ) -> Iterator[LaunchSetting]:
-    """Yield each setting with its verdict: understood, MODEL's, ignored, unmodelled or unknown.
+    """Yield a verdict on each setting, then MODEL's verdicts on settings that are not there.
 
     Args:
         understood: name -> meaning.

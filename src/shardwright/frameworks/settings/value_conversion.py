@@ -44,7 +44,7 @@ def require_value(name: str, value: str) -> str:
 
 
 def whole_number(name: str, value: str) -> int:
-    """Parse a setting's text as a whole number.
+    """Parse up to 15 digits, also with ``_`` or ``,``, as a whole number; DataError for others.
 
     Raises:
         DataError: it is none, or depends on a variable without a value.
@@ -75,7 +75,7 @@ def _percent(name: str, value: str) -> int:
 
 
 def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
-    """Form of words for values: read by `values`, unknown words as `otherwise`; written back.
+    """Form that reads the last dotted word of a text by `values`, else as `otherwise`; writes back.
 
     A word may have a class and a point before it.
 

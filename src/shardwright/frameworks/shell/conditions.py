@@ -163,5 +163,5 @@ def _comparison_result(
 
 
 def _is_unresolved(value: str) -> bool:
-    """True if a value contains a variable or a command whose value is not known."""
+    """True if a value still has ``$`` or a backtick: a variable or command that is not known."""
     return "$" in value or "`" in value

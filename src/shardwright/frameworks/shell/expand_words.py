@@ -63,7 +63,7 @@ def words_of(text: str) -> Iterator[str]:
 def expanded(
     word: str, variables: Variables, *, split: bool = True, depth: int = 0
 ) -> tuple[str, ...]:
-    """Expand the variables in a word; several words where unquoted values have spaces.
+    """Expand variables in a word to words, split at unquoted spaces; unknown ones stay ``$NAME``.
 
     Args:
         split: split unquoted values at spaces; False for assignments.
@@ -200,7 +200,7 @@ def _parts_with_values(text: str, variables: Variables, depth: int) -> Iterator[
 
 
 def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """(index behind, value) of the expansion that starts at the ``$`` at index `n`.
+    """(index behind, value or else own text) of the expansion that starts at the ``$`` at `n`.
 
     An end equal to the start means that there is no expansion.
     """

@@ -67,7 +67,7 @@ class ScriptState:
 
 
 def tell(state: ScriptState, line: int, text: str, why: str, body: Sequence[Node] = ()) -> None:
-    """Note a statement that is not followed, why, and the variables that its body sets."""
+    """Append to `state.left_out` a statement that is not followed, why, and names its body sets."""
     names = sorted(set(assigned_names(body)))
     sets = f"; it sets {', '.join(names)[:100]}" if names else ""
     state.left_out.append(f"line {line}: {' '.join(text.split())[:60]}: {why}{sets}")

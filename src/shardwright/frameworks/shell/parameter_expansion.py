@@ -34,7 +34,7 @@ ExpandWord = Callable[[str], str]
 
 
 def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value | None:
-    """Value of the parameter expansion ``${body}``; None = not known.
+    """Value of ``${body}``; an unset ``${NAME}`` gives ``$NAME``, other unknown expansions None.
 
     ``:=`` assigns the value to the variable. An unset variable is empty where the script asks
     whether it is set.
@@ -61,13 +61,17 @@ def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value |
     if value is None:
         # A name in braces is the same as without; what is cut from it is not known either.
         return unknown_name(variables, name) if not rest and index is None else None
+    if isinstance(value, tuple) and (part := _PART.fullmatch(rest)) is not None:
+        bounds = _bounds(part, variables, filled)
+        # ``${@:1}`` is the first positional parameter, ``${A[@]:0}`` the first item.
+        return None if bounds is None else _slice(value, *bounds, first=1 if name in "@*" else 0)
     return value if not rest else _substring_or_replaced(value, rest, variables, filled)
 
 
 def _value_at_index(
     name: str, index: str | None, variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Value of a variable, or with `index` of its array's item (``@``: all); None = not known."""
+    """Value of a variable or its array's item at `index` (``@``: all, past: ""); None = unknown."""
     if index is None:
         return scalar_of(variables, name)
     if index in ("@", "*"):
@@ -85,7 +89,7 @@ def _value_at_index(
 
 
 def _length(value: Value | None, index: str | None) -> str | None:
-    """Number of a value's characters or an array's items, as text; None if not known."""
+    """Number of characters of a text, or items of an array at ``@``, as text; None if not known."""
     if value is None:
         return None
     return (
@@ -98,7 +102,7 @@ def _length(value: Value | None, index: str | None) -> str | None:
 def _with_default(
     name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Expansion with ``-``, ``=``, ``+`` or ``?``: default, assignment, alternative or error.
+    """Expansion with ``-``, ``=``, ``+`` (default, assignment, alternative) or ``?`` (``$NAME``).
 
     With a colon, an empty value counts as unset.
     """
@@ -119,7 +123,7 @@ def _with_default(
 def _substring_or_replaced(
     value: Value, rest: str, variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Value after ``:begin:length``, ``#``, ``%``, ``/`` or case marks; None if unknown."""
+    """A text cut by ``:begin:length``, or it or each item by ``#``, ``%``, ``/``, case; or None."""
     if isinstance(value, tuple):
         made = [_substring_or_replaced(item, rest, variables, filled) for item in value[:1000]]
         texts = tuple(text for text in made if isinstance(text, str))
@@ -130,17 +134,12 @@ def _substring_or_replaced(
         return _CASES[rest](value)
     part = _PART.fullmatch(rest)
     if part is not None:
-        begin, length = (
-            arithmetic(filled(text).strip("() "), variables) if text else None
-            for text in part.groups()
-        )
-        if begin is None or (part[2] and length is None):
-            return None
-        end = None if length is None else (begin + length if length >= 0 else length)
-        return value[begin:end]
-    cut = _CUT.fullmatch(rest)
-    if cut is not None:
-        return _without_pattern(value, cut[1], filled(cut[2]))
+        bounds = _bounds(part, variables, filled)
+        cut = None if bounds is None else _slice(tuple(value), *bounds)
+        return None if cut is None else "".join(cut)
+    removed = _CUT.fullmatch(rest)
+    if removed is not None:
+        return _without_pattern(value, removed[1], filled(removed[2]))
     replaced = _REPLACED.fullmatch(rest)
     if replaced is not None and not set("*?[") & set(replaced[2]):
         return value.replace(
@@ -149,8 +148,35 @@ def _substring_or_replaced(
     return None
 
 
+def _bounds(
+    part: re.Match[str], variables: Variables, filled: ExpandWord
+) -> tuple[int, int | None] | None:
+    """(begin, length) of ``:begin:length``; a length of None = to the end. None = not known."""
+    begin, length = (
+        arithmetic(filled(text).strip("() "), variables) if text else None for text in part.groups()
+    )
+    return None if begin is None or (part[2] and length is None) else (begin, length)
+
+
+def _slice(
+    items: tuple[str, ...], begin: int, length: int | None, *, first: int = 0
+) -> tuple[str, ...] | None:
+    """Items from number `begin` on, counted from `first`; a negative `begin` counts from the end.
+
+    A negative `length` is a number of items to leave out at the end. None where it means another
+    thing: ``${@:0}``, which begins with the script's name.
+    """
+    start = begin - first if begin > 0 else begin + len(items) if begin < 0 else 0
+    if begin == 0 and first:
+        return None
+    if start < 0:
+        return ()
+    end = len(items) if length is None else start + length if length >= 0 else len(items) + length
+    return items[start:end] if end > start else ()
+
+
 def _without_pattern(value: str, mark: str, pattern: str) -> str:
-    """Value without the prefix (``#``) or suffix (``%``) that a pattern matches.
+    """Value without the shortest (``#``, ``%``) or longest (``##``, ``%%``) matching start or end.
 
     A single mark cuts the shortest match, a double mark the longest.
     """

@@ -46,6 +46,7 @@ class Loop:
     body: tuple[Node, ...]
     line: int
     until: bool = False
+    joint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Case:
     word: str
     parts: tuple[tuple[tuple[str, ...], tuple[Node, ...]], ...]
     line: int
+    joint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +229,14 @@ def _parse_while(reader: _Reader, depth: int) -> Loop:
     )
     body = _block(reader, frozenset({"done"}), depth + 1)
     _take_end_word(reader, "done", statement.line, head)
-    return Loop(name="", text=condition, body=body, line=statement.line, until=head == "until")
+    return Loop(
+        name="",
+        text=condition,
+        body=body,
+        line=statement.line,
+        until=head == "until",
+        joint=statement.joint,
+    )
 
 
 def _parse_for(reader: _Reader, depth: int) -> Loop:
@@ -244,6 +253,7 @@ def _parse_for(reader: _Reader, depth: int) -> Loop:
         text=words[len("in") :].strip() if words.startswith("in") else '"$@"',
         body=body,
         line=statement.line,
+        joint=statement.joint,
     )
 
 
@@ -265,7 +275,7 @@ def _parse_case(reader: _Reader, depth: int) -> Case:
         if patterns:
             parts.append((patterns, body))
     _take_end_word(reader, "esac", statement.line, "case")
-    return Case(word=words[1], parts=tuple(parts), line=statement.line)
+    return Case(word=words[1], parts=tuple(parts), line=statement.line, joint=statement.joint)
 
 
 def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from shardwright.frameworks.shell.arithmetic import arithmetic
 from shardwright.frameworks.shell.conditions import holds
 from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
 from shardwright.frameworks.shell.interpreter_state import ASSIGNED, ScriptState, tell
+from shardwright.frameworks.shell.parameter_expansion import parameter_of
 from shardwright.frameworks.shell.parse_control_flow import structure_of
 from shardwright.frameworks.shell.split_statements import (
     Statement,
@@ -38,7 +39,7 @@ _LEAVING: Final = frozenset({"exit", "return", "break", "continue"})
 
 
 def run_text(state: ScriptState, text: str) -> None:
-    """Run the statements of a shell text."""
+    """Interpret a shell text's statements: change `state`, record commands, start nothing."""
     statements: list[Statement] = []
     for statement in statements_of(text):
         statements.append(statement)
@@ -125,7 +126,7 @@ def _run_builtin(state: ScriptState, statement: Statement, words: list[str]) -> 
 
 
 def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None:
-    """Run an arithmetic statement ``((NAME += EXPRESSION))``: set the variable."""
+    """Run ``((NAME += EXPRESSION))``: set the variable, or unset it if the value is unknown."""
     before = value_of(state.variables, name)
     text = "1" if mark in ("++", "--") else one_word(text, state.variables)
     expression = (
@@ -299,7 +300,14 @@ def _run_assignment(variables: Variables, match: re.Match[str]) -> None:
     """Run an assignment to a variable, an array or an array's element."""
     name, index, more, text = match.groups()
     if index is not None:
-        assign(variables, f"{name}[{one_word(index, variables)}]", one_word(text, variables))
+        item_name = f"{name}[{one_word(index, variables)}]"
+        present = (
+            parameter_of(item_name, variables, lambda word: one_word(word, variables))
+            if more
+            else None
+        )
+        start = present if isinstance(present, str) else ""
+        assign(variables, item_name, start + one_word(text, variables))
         return
     before = value_of(variables, name) or ""
     if text.startswith("(") and text.endswith(")"):

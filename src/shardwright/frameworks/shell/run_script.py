@@ -105,9 +105,11 @@ def _run_nodes(state: ScriptState, nodes: Sequence[Node]) -> None:
             if _is_reached(state, node.joint, "if", node.line):
                 _run_if(state, node)
         elif isinstance(node, Loop):
-            _run_loop(state, node)
+            if _is_reached(state, node.joint, "for" if node.name else "while", node.line):
+                _run_loop(state, node)
         elif isinstance(node, Case):
-            _run_case(state, node)
+            if _is_reached(state, node.joint, "case", node.line):
+                _run_case(state, node)
         elif isinstance(node, Function):
             state.functions[node.name] = node
         elif _is_reached(state, node.joint, "{ ... }", node.line):
@@ -145,7 +147,7 @@ def _run_if(state: ScriptState, node: If) -> None:
 
 
 def _set_unset_variables_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
-    """Set variables to the empty text that only unreached nodes assign and have no value.
+    """Set to the empty text the variables that these nodes assign and that have no value.
 
     They are the script's own variables, so the environment does not set them.
     """
@@ -181,7 +183,7 @@ def _run_loop(state: ScriptState, node: Loop) -> None:
             if not _run_body_once(state, node.body):
                 break
         return
-    if node.text in ("true", ":"):
+    if node.text in ("true", ":") and not node.until:
         tell(state, node.line, f"while {node.text}", "a loop without an end is followed once")
         _run_body_once(state, node.body)
         return

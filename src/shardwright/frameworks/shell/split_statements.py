@@ -72,7 +72,7 @@ def without_here_document_mark(text: str) -> str:
 
 
 def _statements_of_lines(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
-    """(statements, each with the mark before it; next line's index), from line `at` on.
+    """([(statement's text, mark before it)] up to a line's end, next line's index) from line `at`.
 
     Each has the mark before it. The second result is the next line's index.
     """

@@ -68,7 +68,7 @@ class Started:
 
 
 def started(command: Sequence[str]) -> Started:
-    """Program, launchers before it and arguments of a command's words.
+    """Program, as ``train.py`` or ``swift sft``, launchers before it and arguments of a command.
 
     Words that are commands themselves, as for ``bash -c``, are split.
     """
@@ -94,7 +94,7 @@ def started(command: Sequence[str]) -> Started:
 
 
 def _program_index(words: Sequence[str]) -> int:
-    """Index of the first Python file or module, else of the first word, no launcher; or -1.
+    """Index of the first Python file or module, else 0; -1 if words start with launcher or option.
 
     It is the first Python file or module that is no launcher, else the first word that is no
     launcher.

@@ -50,7 +50,7 @@ def is_number(text: str) -> bool:
 
 
 def variables_of(given: Mapping[str, str]) -> Variables:
-    """Variables before a script runs; names that are numbers are positional parameters."""
+    """Variables that the user gives, fixed for the script; numbers are positional parameters."""
     numbers = {
         int(name): value for name, value in given.items() if is_number(name) and len(name) < 4
     }
@@ -115,7 +115,7 @@ def assign(variables: Variables, name: str, value: Value) -> None:
 
 
 def shift(variables: Variables, number: int) -> None:
-    """Remove the first `number` positional parameters, as ``shift`` does."""
+    """Remove the first `number` positional parameters, as ``shift`` does; more empties them."""
     old = variables.positional
     variables.positional = replace(old, shifted=min(old.shifted + number, 1000))
 

@@ -163,7 +163,7 @@ TORCHTITAN: Final = LaunchReader(
 
 
 def _canonical_settings(arguments: Arguments) -> Iterator[tuple[str, str]]:
-    """Yield settings under canonical names, and token counts also as samples."""
+    """Yield settings by canonical names; a number of tokens also as samples (tokens / seq-len)."""
     settings = {canonical_name(name): value for name, value in arguments.items()}
     length = count(settings, "training.seq-len", 1) or 1
     for name, value in settings.items():
@@ -184,7 +184,7 @@ def canonical_name(name: str) -> str:
 
 
 def _precision_recipe(values: Mapping[str, Any]) -> str:
-    """Precision recipe of the launch: bf16-pure by weight dtype, fp8 by converters, else bf16.
+    """bf16-pure if the weights' dtype is bfloat16, else fp8 if there are converters, else bf16.
 
     Raises:
         DataError: a converter is not priced, such as LoRA or a 4-bit format.
@@ -205,7 +205,7 @@ def _precision_recipe(values: Mapping[str, Any]) -> str:
 
 
 def _option_settings(settings: Arguments) -> Mapping[str, str]:
-    """Settings under the names of runtime options' flags, quantization and loss included."""
+    """Settings but off ones, by the names of runtime options' flags, with quantization and loss."""
     settings = {
         name: value
         for name, value in settings.items()

@@ -167,7 +167,7 @@ def _has_v_placement(export: PlanToExport) -> bool:
 
 
 def _modules_of_chunks(export: PlanToExport) -> list[list[str]]:
-    """Names of torchtitan's modules (``layers.0``) in each pipeline chunk, in order."""
+    """Names of torchtitan's modules by pipeline chunk: embedding, ``layers.0`` ..., norm, head."""
     chunks, at = [], 0
     for layers in export.chunks:
         chunks.append([f"layers.{i}" for i in range(at, at + layers)])
@@ -209,7 +209,7 @@ def _field_values(export: PlanToExport) -> dict[str, Any]:
 
 
 def _section_lines(export: PlanToExport, section: str) -> list[str]:
-    """Lines of Python that set the fields of a section of the settings."""
+    """Lines of Python source, ``name=value,``, for the plan's settings in a section."""
     pairs = in_section(written_settings(SETTINGS, _field_values(export)), section)
     return [
         f"            {name.rpartition('.')[2]}={_python_text(value)}," for name, value in pairs

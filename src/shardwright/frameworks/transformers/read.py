@@ -61,7 +61,7 @@ def set_default_peft_targets(settings: dict[str, str]) -> tuple[str, ...]:
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite dtypes, and set LoRA's default targets, in place; return notes; rank is required.
+    """Rewrite dtypes and set LoRA's default targets in place; DataError without a rank; give notes.
 
     Raises:
         DataError: the launch trains LoRA adapters without a rank.

@@ -287,7 +287,7 @@ def _stripped(name: str) -> str:
 
 
 def _is_open(name: str, value: str) -> bool:
-    """True if the program decides a DeepSpeed setting: "auto" of a dotted or batch-size name."""
+    """True if a setting is ``auto``, left to the program, and dotted, a batch size or steps."""
     return value == "auto" and ("." in name or name.endswith(("batch-size", "steps", "per-gpu")))
 
 
@@ -303,7 +303,7 @@ def _refuse_program(program: str, names: TrainerNames) -> None:
 
 
 def _add_named_deepspeed_file(settings: dict[str, str], names: TrainerNames) -> tuple[str, ...]:
-    """Add settings of the framework's own DeepSpeed file that a launch names; return a note.
+    """Add the framework's own DeepSpeed file that a launch names; return a note; or DataError.
 
     Raises:
         DataError: the file is none of the framework's own, and not among the given files.
@@ -355,7 +355,7 @@ def _own_names(names: TrainerNames) -> dict[str, str]:
 def settings_if_supported(
     names: TrainerNames, grid: Grid, *, runtime: str, global_batch: int
 ) -> Arguments:
-    """Settings of a grid by `trainer_settings`; empty for runtimes other than Trainer's."""
+    """Settings of a grid by `trainer_settings`; empty for runtimes that do not price Trainer."""
     if runtime.partition(" ")[0] not in (FSDP, OF_TRANSFORMERS):
         return {}
     return trainer_settings(names, grid, runtime=runtime, global_batch=global_batch)

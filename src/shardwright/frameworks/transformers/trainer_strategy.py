@@ -59,7 +59,7 @@ def is_on(settings: Arguments, name: str) -> bool:
 def trainer_strategy(
     settings: Arguments, *, splits_stream: bool, model: Model, devices: int, node_devices: int
 ) -> TrainerStrategy:
-    """Strategy (grid, batch, runtime) of Trainer's settings on a number of devices.
+    """Strategy (grid, batch, runtime) of Trainer's settings; `splits_stream`: sp where tp is > 1.
 
     Args:
         splits_stream: tensor parallelism splits the activations between GEMMs along the sequence.
@@ -110,7 +110,7 @@ def trainer_strategy(
 def _deepspeed_strategy(
     settings: Arguments, grid: Grid, batch: int, *, model: Model
 ) -> TrainerStrategy:
-    """Strategy of a launch on Trainer with DeepSpeed's settings."""
+    """Strategy by DeepSpeed's settings: stage of ZeRO and offload; DataError for ring attention."""
     if grid.cp > grid.ulysses:
         raise DataError(
             "context parallelism in rings under DeepSpeed is not priced here",
@@ -145,7 +145,7 @@ def _deepspeed_strategy(
 def _fsdp_strategy(
     settings: Arguments, grid: Grid, batch: int, fsdp_words: list[str], *, node_devices: int
 ) -> TrainerStrategy:
-    """Strategy of a launch with FSDP; priced as DeepSpeed's ZeRO with offload or Ulysses."""
+    """Strategy with FSDP; with offload or Ulysses, or on one device, priced as DeepSpeed's ZeRO."""
     reshard = settings.get("fsdp.reshard-after-forward", "true")
     named = next(
         (word for word in fsdp_words if word in STRATEGIES),

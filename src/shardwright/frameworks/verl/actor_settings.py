@@ -78,7 +78,7 @@ def actor_notes(settings: Arguments, devices: int, microbatch_note: str) -> tupl
 
 
 def normalize_formats(settings: dict[str, str], devices: int) -> None:
-    """Rewrite the weights' dtype and set bf16 from it, and remove a LoRA rank of 0, in place."""
+    """Rewrite in place: weights' dtype, bf16 on unless it is bf16, no LoRA rank if it is 0."""
     normalize_dtypes(settings, devices)
     settings["bf16"] = "false" if settings["weights"] == "bf16" else "true"
     if settings.get("lora-rank", "0") == "0":

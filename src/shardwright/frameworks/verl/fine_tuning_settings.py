@@ -12,7 +12,7 @@ from shardwright.frameworks.verl.actor_settings import DOCS, device_count_notes,
 
 
 def _normalize_fine_tuning(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite the settings of supervised fine-tuning in place, and return notes."""
+    """Rewrite fine-tuning's formats and set FSDP's full_shard in place; return notes."""
     normalize_formats(settings, devices)
     settings["fsdp"] = "full_shard"
     return device_count_notes(settings, devices)

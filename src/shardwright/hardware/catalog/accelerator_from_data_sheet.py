@@ -46,7 +46,7 @@ def dense_tflops(
     tf32: float = 0.0,
     fp32: float = 0.0,
 ) -> Peaks:
-    """(dtype, dense FLOP/s) pairs from a data sheet's TFLOP/s; 0 = no such units.
+    """(dtype, dense FLOP/s) pairs from a data sheet's TFLOP/s; dtypes of 0 are left out.
 
     Dense figures are half of a sheet's sparse figures.
     """

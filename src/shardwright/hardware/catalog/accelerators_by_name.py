@@ -17,7 +17,7 @@ ACCELERATORS: Final[tuple[Accelerator, ...]] = NVIDIA + NVIDIA_SMALL + AMD + GOO
 
 
 def name_key(name: str) -> str:
-    """Name reduced to letters and digits for comparison: without case, spaces and punctuation."""
+    """Name for comparison: without case, spaces, brackets, hyphens, underscores and dots."""
     return re.sub(r"[-_.\s()]+", "", name.casefold())
 
 
@@ -67,7 +67,7 @@ def find_accelerator(name: str) -> Accelerator | None:
 
 
 def driver_words(name: str) -> list[str]:
-    """Lower-case words of a driver's device name, without vendors and kinds of memory.
+    """Lower-case words of a driver's device name without vendors and memory kinds; SXM5 as sxm.
 
     Vendors, kinds of memory and the form OAM are left out, and sockets lose their generation.
     """

@@ -66,7 +66,7 @@ def fitted_gemm(
     sustained: float,
     p90: float,
 ) -> GemmRates:
-    """GEMM rates of a roofline fit: `efficiency` is (compute, memory), `p90` its relative error.
+    """GEMM rates of a roofline fit: `efficiency` is (compute, memory), the error 0.78 x `p90`.
 
     Args:
         efficiency: (ec, em), the achieved shares of peak FLOP/s and bytes/s.
@@ -87,7 +87,7 @@ def fitted_gemm(
 
 
 def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates:
-    """Default GEMM rates of a dtype without tables: `compute` of peak FLOP/s, a wide error.
+    """Default GEMM rates of a dtype without tables: `compute` is its share of peak; error 0.35.
 
     0.75 of memory bandwidth, 5 us, q = 2.
     """
@@ -106,7 +106,7 @@ def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates
 def gemm_rates_of_similar_device(
     rates: GemmRates, *, name: str, sustained: float | None = None, error: float = 0.25
 ) -> GemmRates:
-    """Copy GEMM rates fitted for `name` as assumed rates of a similar device: larger error."""
+    """Copy GEMM rates fitted for `name` as assumed ones of a similar device, at least `error`."""
     origin = Origin(
         evidence=Evidence.ASSUMED, reference=f"assumed: efficiencies as fitted for {name}"
     )
@@ -123,7 +123,7 @@ def _attention_rates(
     reference: str,
     reach: float = 1.0,
 ) -> AttentionRates:
-    """Attention rates of a kernel generation from fractions of peak FLOP/s at `_LENGTHS` tokens."""
+    """Attention rates: forward `fractions` of peak at `_LENGTHS`, backward / forward seconds."""
     return AttentionRates(
         generation=generation,
         forward=tuple(zip(_LENGTHS, fractions, strict=True)),
@@ -301,7 +301,7 @@ _OLDER: Final = ("triton", "flash-1")
 
 
 def assumed_attention(kernels: tuple[str, ...]) -> tuple[AttentionRates, ...]:
-    """Default attention rates of a device without any attention table, for each kernel.
+    """Default attention rates of a device without any attention table: each kernel, and unfused.
 
     One stated curve, and 60 % of it for the older kernels.
     """

@@ -247,7 +247,7 @@ def find_instance(name: str) -> NodeKind | None:
 
 @cache
 def _instance(name: str) -> NodeKind:
-    """Node kind of an instance: the accelerator's default node with the instance's cards."""
+    """Node kind of an instance: its accelerator's default node with its devices and cards."""
     row = _ROWS[name]
     usual = default_node(accelerator(row.accelerator))
     origin = Origin(

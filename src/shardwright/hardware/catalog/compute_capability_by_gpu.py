@@ -9,7 +9,9 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
 
+# For names outside the catalog, such as a cluster file's `h100-capped`, which is like an H100.
 # Longest names first where one begins another. Source: developer.nvidia.com/cuda-gpus, from memory.
 _GENERATION_BY_PREFIX: Final = MappingProxyType(
     {
@@ -43,15 +45,16 @@ def generation_of(device: Accelerator) -> int:
     """Major number of an NVIDIA GPU's compute capability; 0 where it is not known.
 
     9 for Hopper, 10 for Blackwell of data centres, 12 for Blackwell's other cards; 0 for other
-    vendors and a user's own device.
+    vendors. A name outside the catalog has the number of the prefix that it begins with.
     """
     if device.vendor != "NVIDIA":
         return 0
+    listed = MULTIPROCESSORS.get(device.name)
+    return listed.generation if listed is not None else generation_by_prefix(device.name)
+
+
+def generation_by_prefix(name: str) -> int:
+    """Major number of the compute capability of GPUs whose names begin so; 0 if not listed."""
     return next(
-        (
-            number
-            for begin, number in _GENERATION_BY_PREFIX.items()
-            if device.name.startswith(begin)
-        ),
-        0,
+        (number for begin, number in _GENERATION_BY_PREFIX.items() if name.startswith(begin)), 0
     )

@@ -71,7 +71,7 @@ class NodeRow:
 def _measured_scale_up(
     *, gb_per_s: float, bus_gb_per_s: float, hop_us: float, name: str, reduces: bool = False
 ) -> ScaleUp:
-    """Scale-up link; efficiency = measured bus bandwidth over the data sheet's bandwidth."""
+    """Scale-up link from a data sheet's and a measured bus bandwidth; efficiency is their ratio."""
     return ScaleUp(
         gb_per_s=gb_per_s,
         efficiency=round(bus_gb_per_s / gb_per_s, 3),

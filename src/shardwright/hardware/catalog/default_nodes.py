@@ -139,7 +139,7 @@ def default_node(accelerator: Accelerator) -> NodeKind:
 
 
 def smaller_node(kind: NodeKind, *, num_devices: int) -> NodeKind:
-    """Shrink a node to `num_devices` devices, with its islands and cards (at least one card).
+    """Shrink a node to `num_devices` devices: islands cut, cards in proportion, rounded up.
 
     The host stays whole.
     """

@@ -42,7 +42,7 @@ class ServingConstants:
     prompts: float = 1.2574
 
     def in_place(self, kernels: str, accelerator: str) -> float:
-        """Kernel seconds in a running engine over seconds of the kernel alone; 1 if not fitted.
+        """Seconds of kernels of a kind in a running engine over seconds alone; 1 if not fitted.
 
         Args:
             kernels: products, experts, answers, sums or prompts.
@@ -81,7 +81,7 @@ def _declared_seconds(
 def _declared_kernel_slowdown(
     name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05
 ) -> DeclaredConstant:
-    """Declare a constant, 0.7 to 1.6: kernel seconds in an engine over seconds alone."""
+    """Declare a constant, 0.7 to 1.6, prior 1: kernel seconds in an engine over seconds alone."""
     return DeclaredConstant(
         name=name,
         owner=owner,

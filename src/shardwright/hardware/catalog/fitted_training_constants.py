@@ -75,7 +75,7 @@ _CLOCK: Final = "seconds of GEMMs in long runs over seconds in short measurement
 def _declared_clock_ratio(
     name: str, owner: str, prior: float, source: str = _POWER
 ) -> DeclaredConstant:
-    """Declare an accelerator family's sustained clock (a ratio from 1.0 to 1.8) as a constant."""
+    """Declare a family's factor (1.0 to 1.8) on GEMM seconds in long runs, for its lower clock."""
     return DeclaredConstant(
         name=name,
         owner=owner,
@@ -253,7 +253,7 @@ def family_of(accelerator: str) -> str:
 
 
 def clock_name(accelerator: str, *, dtype: Dtype) -> str:
-    """Name of the constant for an accelerator's sustained clock in `dtype`; empty if none."""
+    """Name of the constant for an accelerator's slowdown by its sustained clock; empty if none."""
     family = family_of(accelerator)
     if not family:
         return ""
@@ -262,6 +262,6 @@ def clock_name(accelerator: str, *, dtype: Dtype) -> str:
 
 
 def clock_ratio(constants: Constants, *, accelerator: str, dtype: Dtype) -> float:
-    """Sustained clock of an accelerator under `constants` over the shipped one; 1 if not fitted."""
+    """Factor on GEMM seconds by a device's sustained clock, over the shipped; 1 if not fitted."""
     name = clock_name(accelerator, dtype=dtype)
     return float(getattr(constants, name) / getattr(SHIPPED, name)) if name else 1.0

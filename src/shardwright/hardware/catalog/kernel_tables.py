@@ -178,7 +178,7 @@ class KernelTables:
         return next((g for g in self.grouped if g.dtype is wanted), None)
 
     def attention_table(self, *, head_dim: int, value_dim: int) -> AttentionTable | None:
-        """Attention table of these dims, else of the equal dims nearest their mean, else None."""
+        """Attention table of these dims, else of equal dims nearest their mean in log2, or None."""
         exact = next(
             (a for a in self.attention if (a.head_dim, a.value_dim) == (head_dim, value_dim)), None
         )
@@ -262,7 +262,7 @@ def attention_fraction(
 
 
 def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatArray) -> FloatArray:
-    """Expert GEMM seconds, measured over roofline, at each (tokens, width): bilinear in log2.
+    """Expert GEMM seconds, measured over roofline, by (tokens an expert, matrix's smaller side).
 
     Beyond the grid's edge the value of the edge holds.
     """

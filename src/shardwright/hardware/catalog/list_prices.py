@@ -55,7 +55,7 @@ class ListPrice:
 
 
 def _device_price(name: str, *, usd_per_hour: float, devices: int, source: str) -> ListPrice:
-    """Price of one device of a machine that costs `usd_per_hour` with all its devices."""
+    """Price in USD of a device-hour of a machine that costs `usd_per_hour` with all its devices."""
     return ListPrice(of=name, usd_per_hour=usd_per_hour / devices, source=source)
 
 
@@ -273,7 +273,7 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
 
 
 def list_price(kind: NodeKind) -> ListPrice | None:
-    """List price of a device-hour: an instance's own; of other nodes the device's lowest; or None.
+    """List price of a device-hour: an instance's own (or None), else the device's lowest or None.
 
     None where no price is known.
     """
@@ -301,15 +301,15 @@ NOT_RENTED: Final = frozenset(
         "trainium-3",
     ]
 )
-"""Accelerators without a public price an hour in dollars: used in one laboratory or one country, or
-sold by reservation alone.
+"""Accelerators without a public price an hour in dollars: used in one laboratory or one country,
+sold by reservation alone, or without a seller whose price is known here.
 """
 GIVE_A_PRICE: Final = "dollars_per_device_hour: 2.5 in a cluster file"
 """Hint of an error where no public price is known: the form of a price."""
 
 
 def with_prices(cluster: Cluster) -> Cluster:
-    """Set a list price on each node group that has no price of its own.
+    """Set a list price, where one is known, on each node group without a price of its own.
 
     A group without a known price stays without.
     """
@@ -344,7 +344,7 @@ def catalog_price_name(name: str) -> str:
 
 
 def cluster_prices(cluster: Cluster, given: Mapping[str, float]) -> tuple[ListPrice, ...]:
-    """Price of each node group: given, else the cluster's, else list price; () if any lacks one.
+    """Price of each node group: given by node, device or "", its own, or list; () if any lacks it.
 
     Args:
         given: dollars a device-hour by `catalog_price_name`, or under the empty name for all nodes.

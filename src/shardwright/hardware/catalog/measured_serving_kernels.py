@@ -176,7 +176,7 @@ class ServingTables:
     curves: tuple[CollectiveCurve, ...]
 
     def decode(self, *, shape: tuple[int, int], cached: int, library: str) -> DecodeTable | None:
-        """Decode table of (head, value) dims and `cached` bits, of `library` or else of another.
+        """Decode table of `cached` bits and dims (equal ones: nearest), of `library` or another.
 
         Where both head dims are equal, the nearest measured dim counts.
         """

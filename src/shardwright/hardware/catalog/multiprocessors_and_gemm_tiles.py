@@ -1,4 +1,4 @@
-"""Streaming multiprocessors of accelerators: number, FLOPs a clock, and GEMM tile shapes.
+"""Streaming multiprocessors of accelerators: number, generation, FLOPs a clock, GEMM tile shapes.
 
 Numbers are from white papers, from memory. The loss of a kernel by its shape follows from them
 (`cost.kernels.tile_quantization`): parts of the same clock and peak differ in the number of tiles
@@ -55,6 +55,8 @@ class Multiprocessors:
         unaligned: share of peak of the instructions for operands that are no multiple of 16 bytes.
         waves: each tile is a block of threads of its own, so that the last blocks leave
             multiprocessors idle; False where kernels are persistent and divide the rest.
+        generation: major number of NVIDIA's compute capability (developer.nvidia.com/cuda-gpus,
+            from memory); 0 for other vendors.
     """
 
     count: int
@@ -65,6 +67,7 @@ class Multiprocessors:
     asynchronous: bool = False
     unaligned: float = 1.0
     waves: bool = True
+    generation: int = 0
 
 
 MMA_ON_HOPPER: Final = 0.63
@@ -79,10 +82,14 @@ MMA_ON_BLACKWELL: Final = MMA_ON_HOPPER * 989 / 2250 * 1.3
 # globalStrides), and the matrix instructions of Hopper and Blackwell in cuBLAS are fed by it: other
 # products run Ampere's kernels. NVIDIA/cutlass#2491 says so of Blackwell; m87-labs/kestrel#143 saw
 # cutlass_80_tensorop_bf16_s16816gemm_align2 on Hopper for k = 588.
-_VOLTA: Final = Multiprocessors(count=80, multiplications=512, lanes=32)
-_TURING: Final = Multiprocessors(count=40, multiplications=512, lanes=16)
-_A100: Final = Multiprocessors(count=108, multiplications=1024, lanes=32, asynchronous=True)
-_GA102: Final = Multiprocessors(count=72, multiplications=512, lanes=16, asynchronous=True)
+_VOLTA: Final = Multiprocessors(count=80, multiplications=512, lanes=32, generation=7)
+_TURING: Final = Multiprocessors(count=40, multiplications=512, lanes=16, generation=7)
+_A100: Final = Multiprocessors(
+    count=108, multiplications=1024, lanes=32, asynchronous=True, generation=8
+)
+_GA102: Final = Multiprocessors(
+    count=72, multiplications=512, lanes=16, asynchronous=True, generation=8
+)
 _GEFORCE: Final = replace(_GA102, multiplications=256)
 
 # Scatter of the measured grids (docs/physics.md, waves): they explain some of it on A100 and RTX
@@ -96,6 +103,7 @@ _HOPPER: Final = Multiprocessors(
     asynchronous=True,
     unaligned=MMA_ON_HOPPER,
     waves=False,
+    generation=9,
 )
 # A quarter of the rate, which older instructions reach too.
 _H20: Final = replace(_HOPPER, count=78, multiplications=512, unaligned=1.0)
@@ -106,7 +114,11 @@ _BLACKWELL: Final = Multiprocessors(
     asynchronous=True,
     unaligned=MMA_ON_BLACKWELL,
     waves=False,
+    generation=10,
 )
+# Blackwell's cards with GDDR memory have as many multiply-adds a clock as Ampere's.
+_GB202: Final = replace(_GA102, count=188, generation=12)
+_GEFORCE_GB202: Final = replace(_GEFORCE, count=170, generation=12)
 
 # A core's systolic array holds a square of the weights; rows stream through eight at a time. XLA
 # pads to both. From memory.
@@ -120,10 +132,12 @@ _LISTED: Final = {
         108: "a100-sxm-80gb a100-sxm-40gb a100-pcie-80gb a100-pcie-40gb a800-sxm-80gb",
         56: "a30",
     },
-    _GA102: {72: "a10", 188: "rtx-pro-6000"},
-    _GEFORCE: {82: "rtx-3090", 80: "a10g", 170: "rtx-5090"},
+    _GA102: {72: "a10"},
+    _GEFORCE: {82: "rtx-3090", 80: "a10g"},
     _ADA: {142: "l40s", 58: "l4"},
     _GEFORCE_ADA: {128: "rtx-4090"},
+    _GB202: {188: "rtx-pro-6000"},
+    _GEFORCE_GB202: {170: "rtx-5090"},
     _HOPPER: {
         132: "h100-sxm h100-sxm-96gb-500w h100-nvl h200-sxm h800-sxm gh200-96gb",
         114: "h100-pcie",

@@ -121,7 +121,7 @@ def _rates_at_power_and_peak(
     peak: float = 1.0,
     error: float = 0.25,
 ) -> tuple[GemmRates, ...]:
-    """GEMM rates of a similar device: clock scaled for `power` x power limit and `peak` x FLOP/s.
+    """GEMM rates of a similar device, long runs slowed for `power` x power limit, `peak` x FLOP/s.
 
     sustained x ((1 - s) peak / (power - s))^(1/3): the part of the limit beside the fixed share s
     supplies units whose power grows with the cube of their clock.

@@ -34,7 +34,7 @@ class TpuSlice:
 
 
 def find_tpu_slice(name: str) -> TpuSlice | None:
-    """TPU slice of a name such as ``v4-128`` (cores or chips); None if the name is of another form.
+    """TPU slice of a name such as ``v4-128`` (128 cores, 64 chips); None if not of this form.
 
     Raises:
         ClusterError: the number is not one of whole chips.

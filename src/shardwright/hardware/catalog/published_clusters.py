@@ -192,7 +192,7 @@ def find_published(name: str) -> PublishedCluster | None:
 
 
 def _node_of_cluster(cluster: PublishedCluster) -> NodeKind:
-    """Node kind of a published cluster: the accelerator's default node with its network."""
+    """Node kind of a published cluster: the default node with the cluster's network and island."""
     kind = default_node(accelerator(cluster.accelerator))
     nics = cluster.nics or kind.nics
     nic = kind.nic
@@ -204,7 +204,7 @@ def _node_of_cluster(cluster: PublishedCluster) -> NodeKind:
 def published_cluster(
     cluster: PublishedCluster, *, num_devices: int | None
 ) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
-    """(node group, switch tiers) of `num_devices` devices of a published cluster; None = all.
+    """(node group, switch tiers) of `num_devices` devices (None = all), if few of a smaller node.
 
     Raises:
         ClusterError: the cluster has fewer devices, or they do not fill nodes.

@@ -222,7 +222,7 @@ def _reliability(record: ReliabilityRecord | None) -> Reliability:
 
 
 def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[FabricTier, ...]:
-    """Switch tiers of the file; ClusterError if they do not grow or split a node."""
+    """Switch tiers of a file; ClusterError unless growing, of whole nodes, first at full rate."""
     below = 0
     if records and records[0].oversubscription != 1.0:
         raise ClusterError(

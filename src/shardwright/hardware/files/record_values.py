@@ -34,7 +34,7 @@ def origin_of_record(record: OriginRecord | None, *, otherwise: Origin) -> Origi
 
 
 def bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) -> float | None:
-    """Convert a bandwidth in 10^9 bits/s or 10^9 bytes/s to bytes/s; None where neither is set."""
+    """Convert 10^9 bits/s or 10^9 bytes/s to bytes/s; None if neither is set, both are an error."""
     if gigabits is not None and gigabytes is not None:
         raise ClusterError(
             f"{path}: bandwidth is given twice", hint="either _gbps (bits) or _gigabytes_per_s"

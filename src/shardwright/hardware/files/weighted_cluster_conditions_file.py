@@ -107,7 +107,7 @@ def states_from_yaml(text: str) -> tuple[State, ...]:
 
 
 def _state_of_record(record: StateRecord, *, place: int) -> State:
-    """Convert a state's record to a `State`."""
+    """Convert a scenario's record to a `State`; `place` is its index, used in messages."""
     return State(
         name=record.name,
         weight=record.weight,

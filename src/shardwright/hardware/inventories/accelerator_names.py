@@ -96,7 +96,7 @@ _NVLINKS: Final = (
 
 
 def nvlink_of(device: Accelerator) -> NvLink | None:
-    """Rate in bytes/s and number of a device's NVLinks or XGMI links; None if none or unknown."""
+    """(Bytes/s of one link, number of links) of a device's NVLink or XGMI; None if unknown."""
     return next((link for begin, link in _NVLINKS if device.name.startswith(begin)), None)
 
 
@@ -141,7 +141,7 @@ def possible_accelerators(facts: Mapping[FactKind, FoundFact]) -> tuple[Accelera
 
 
 def unknown_product_error(word: str, *, where: str) -> ClusterError:
-    """Make the error for a product name that is no accelerator of the catalog."""
+    """Make the error for a product name that is no catalog accelerator, or is a MIG part."""
     plain = word.removeprefix("pci ")[:60]
     if _PART.search(word):
         return ClusterError(

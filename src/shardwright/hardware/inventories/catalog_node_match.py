@@ -89,7 +89,7 @@ def may_have_accelerator(name: str, facts: Facts) -> bool:
 
 
 def _node_by_user(name: str, facts: Facts, *, by_word: bool) -> CatalogNode:
-    """Node of an accelerator or instance that the user names; ClusterError if facts disagree."""
+    """Catalog node that a user names; ClusterError if facts disagree (product unless `by_word`)."""
     device, kind = find_accelerator(name), find_instance(name)
     if device is None and kind is None:
         hint = nearest(name[:60], (*accelerator_names(), *instance_names()))
@@ -122,7 +122,7 @@ def _node_by_user(name: str, facts: Facts, *, by_word: bool) -> CatalogNode:
 
 
 def _node_by_instance(facts: Facts) -> CatalogNode | None:
-    """Node of the facts' instance type; None where it is missing or not in the catalog.
+    """Node of the facts' instance type, None if unknown; ClusterError if the product differs.
 
     The instance's accelerator must be the one that the files name.
     """
@@ -256,7 +256,7 @@ def _require_matching_device(device: Accelerator, facts: Facts) -> None:
 
 
 def device_link_count(device: Accelerator, links: DeviceLinks) -> int:
-    """NVLinks of a device: total over all peers, else to one peer (a switch); 0 if impossible.
+    """NVLinks of a device: total, else to one peer, whichever is within its number; 0 if neither.
 
     The count is the total over all peers, or, where that is more than the device has, the links to
     one peer (a switch).

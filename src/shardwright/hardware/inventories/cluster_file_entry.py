@@ -235,7 +235,7 @@ def _catalog_reason(base: NodeKind, origin: Origin | None) -> str:
 
 
 def _origin_record(origin: Origin, fact: FoundFact | None) -> dict[str, str]:
-    """Origin of a link as keys of a cluster file, with the place of the bandwidth's fact."""
+    """Origin keys of a link, always as assumed, with the place of the bandwidth's fact if any."""
     where = (
         f"bandwidth from {fact.where[:200]}; efficiency and latency: " if fact is not None else ""
     )

@@ -177,7 +177,7 @@ def cluster_from_inventories(
 def _unlisted_nodes(
     samples: Sequence[SeenNode], count: int
 ) -> tuple[tuple[SeenNode, ...], FoundFact | Assumption]:
-    """(`count` or guessed number of copies of the samples' node, remark on the number).
+    """(placeholder nodes: `count`, else a dump's number, else one; remark on the number).
 
     The number is the user's, that of a dump, or one.
     """
@@ -244,7 +244,7 @@ def _placed_nodes(nodes: Sequence[SeenNode], kinds: Sequence[NodeEntry]) -> list
 def _fabric_tiers(
     inventories: Sequence[Inventory], placed: Sequence[PlacedNode], kinds: Sequence[NodeEntry]
 ) -> FabricTierRecords:
-    """Switch tiers above the nodes; empty where no file lists switches."""
+    """Switch tiers above the nodes; empty for one node, or where no file lists switches."""
     if not placed[0].above or len(placed) == 1:
         return FabricTierRecords()
     listed = next((one for one in inventories if one.switches), None)
@@ -320,7 +320,7 @@ def _node_kind_report(kind: NodeEntry) -> KindRead:
 
 
 def _cluster_name(inventories: Sequence[Inventory]) -> str:
-    """Name of the cluster: the names of its files."""
+    """Name of the cluster: ``read from`` and the names of its files."""
     return ("read from " + ", ".join(dict.fromkeys(one.file for one in inventories)))[:200]
 
 

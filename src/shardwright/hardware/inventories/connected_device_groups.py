@@ -38,7 +38,7 @@ def connected_parts(
 
 
 def device_order_remark(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
-    """Remark with the device order that makes each part consecutive; empty if parts are already.
+    """Remark with the CUDA_VISIBLE_DEVICES that makes each part consecutive; empty if all are.
 
     Empty where all parts are side by side already.
 

@@ -29,7 +29,7 @@ class MeasuredEfficiencies:
 
 
 def measured_efficiencies(kind: NodeKind, rates: Sequence[BusRate]) -> MeasuredEfficiencies:
-    """Efficiencies of scale-up link and cards by the bus rate of the largest group in each.
+    """Efficiencies by bus rate: scale-up link from the largest group in an island, cards beyond.
 
     Each is that of the largest group that was measured inside an island, and beyond one.
 

@@ -104,7 +104,7 @@ def merged_facts(facts: Iterable[FoundFact]) -> dict[FactKind, FoundFact]:
 
 
 def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
-    """Nodes of all node lists and switch lists, merged by name; empty without such lists.
+    """Nodes of all node lists, else of the switch list, merged by name; empty without lists.
 
     The result is empty where there is neither kind of list.
 
@@ -145,7 +145,7 @@ def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
 def _nodes_below_switches(
     switches: Sequence[Switch], listed: Mapping[str, SeenNode]
 ) -> tuple[SeenNode, ...]:
-    """Nodes in the order of the switches, with the names of the switches above each.
+    """Listed nodes (all if none listed) in switch order, with the switches above, nearest first.
 
     Where there is a list of nodes, only its nodes count.
     """
@@ -173,7 +173,7 @@ def _nodes_below_switches(
 
 
 def node_sets(nodes: Sequence[SeenNode], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
-    """Sets of nodes with equal facts, in order of appearance, plus facts of matching samples.
+    """Sets of nodes with equal facts and about equal memory, plus facts of matching samples.
 
     A sample is of every kind that it does not contradict.
 
@@ -222,7 +222,7 @@ def _host_memory_bytes(facts: Mapping[FactKind, FoundFact]) -> float:
 
 
 def _with_samples(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
-    """Node sets plus the facts of samples that do not contradict; error if one fits no set."""
+    """Node sets plus facts of samples that fit (link counts first); error if one fits no set."""
     found = list(kinds)
     for sample in samples:
         merged: dict[int, dict[FactKind, FoundFact]] = {}

@@ -57,7 +57,7 @@ class _Level:
 def path_record(
     facts: Mapping[FactKind, FoundFact], *, base: NodeKind, devices: int, island: int
 ) -> PathRecord:
-    """Keys for islands and tiers of a node in which PCIe paths differ; empty if all are alike.
+    """Keys of islands and tiers where PCIe paths differ; NVLinks join `island` devices (1 = none).
 
     Empty where all devices reach each other in the same way.
 
@@ -130,7 +130,7 @@ def _slot_rate(facts: Mapping[FactKind, FoundFact], base: NodeKind) -> float:
 
 
 def _island_link(level: _Level, slot: float, paths: FoundFact) -> dict[str, Any]:
-    """Link record of a device inside an island: PCIe peer rates below a switch, else slot rates."""
+    """Link keys of a device in an island: its slot's rate, at peer efficiency below a switch."""
     if level.name == "switch":
         return _link_record(
             slot, PEER_EFFICIENCY, LATENCY_US, f"{PEER_REFERENCE}; switches in {paths.where[:200]}"
@@ -173,7 +173,7 @@ def _tier_record(
 
 
 def _processor_link_rate(facts: Mapping[FactKind, FoundFact], slot: float) -> tuple[float, str]:
-    """(GB/s between processors one way, source) by the processor's model, as NCCL's table says."""
+    """(GB/s between processors one way, source) by model in NCCL's table; unknown: the slowest."""
     found = facts.get(FactKind.PROCESSOR)
     arch, vendor, family, model = (*(str(found.value).split() if found else ()), "", "", "", "")[:4]
     number = int(model) if model.isdigit() and len(model) <= 4 else -1

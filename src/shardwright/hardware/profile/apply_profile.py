@@ -222,7 +222,7 @@ def _fits_of_largest_group(
 
 
 def _bus_bandwidth(fits: tuple[CollectiveFit, ...]) -> float:
-    """Mean bus bytes/s of large all_gather and reduce_scatter, else all_reduce; 0.0 without any."""
+    """Mean bus bytes/s of largest all_gather and reduce_scatter, else all_reduce; 0.0 if none."""
     chosen = _fits_of_largest_group(fits, *_ISLAND_KINDS) or _fits_of_largest_group(
         fits, "all_reduce"
     )
@@ -230,7 +230,7 @@ def _bus_bandwidth(fits: tuple[CollectiveFit, ...]) -> float:
 
 
 def _scale_up_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
-    """Scale-up link with bus bandwidth and hop latency of the collectives' fits inside an island.
+    """Scale-up link with efficiency and hop latency of the collectives' fits inside an island.
 
     The bandwidth is derived as for the shipped tables. all_reduce alone does not give the links'
     bandwidth where the switch reduces.
@@ -260,7 +260,7 @@ def _scale_up_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Orig
 
 
 def _card_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
-    """Network card with bandwidth and hop latency of ring collectives over whole nodes.
+    """Network card with efficiency and hop latency of ring collectives over whole nodes.
 
     All of a node's cards carry the ring's traffic between nodes; of its n - 1 hops, one a node
     crosses them. A ring that its island's links hold back shows only that the cards are no slower;

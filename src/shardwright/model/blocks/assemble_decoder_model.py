@@ -23,7 +23,7 @@ def distinct(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def layer_runs(layers: Sequence[Block]) -> tuple[tuple[str, Block, int], ...]:
-    """Group consecutive layers of one block name as (run name, block, number of layers).
+    """(``layers`` or ``layers.<first>``, block, number) of each run of layers of one block name.
 
     The name is ``layers``, or ``layers.<first>`` if there are several runs.
     """

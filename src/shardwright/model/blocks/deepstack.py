@@ -35,7 +35,7 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
     if not after:
         return model
     deep = Block(name=DEEP, operators=tuple(merger), sequence=IMAGE, beside=True)
-    runs = _runs_with_taps(model, after, deep=len(model.blocks))
+    runs = _runs_with_taps(model, after, merger_block=len(model.blocks))
     blocks = [*model.blocks, deep]
     for number in range(len(after)):
         runs = _with_separate_layer(
@@ -46,8 +46,8 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
     return replace(model, blocks=tuple(blocks[i] for i in used), runs=tuple(runs))
 
 
-def _runs_with_taps(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
-    """Split the vision tower's run after each layer of `after`, and add a merger run for each."""
+def _runs_with_taps(model: Model, after: Sequence[int], *, merger_block: int) -> list[Run]:
+    """The model's runs, the vision tower's split after each layer of `after`, with merger runs."""
     runs: list[Run] = []
     for run in model.runs:
         if run.name == "vision":
@@ -57,7 +57,7 @@ def _runs_with_taps(model: Model, after: Sequence[int], *, deep: int) -> list[Ru
                 runs.append(replace(run, name=f"vision.{first}", count=end - first, inputs=before))
             sources = {end: f"vision.{first}" for first, end in pairwise(ends)}
             runs += [
-                Run(name=f"{DEEP}.{i}", block=deep, count=1, inputs=(sources[layer + 1],))
+                Run(name=f"{DEEP}.{i}", block=merger_block, count=1, inputs=(sources[layer + 1],))
                 for i, layer in enumerate(after)
             ]
             last = sources[run.count]

@@ -180,7 +180,7 @@ def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]
 def qk_norm_operator(
     *, source: str, shape: AttentionShape, width: QkNorm, values: bool = False
 ) -> Operator:
-    """RMSNorm of queries and keys before the core; with `values`, values are normed too.
+    """RMSNorm of queries, keys and, with `values`, values; `width` says how wide the gain is.
 
     The norm of values is by head and has no gain.
     """

@@ -280,7 +280,7 @@ def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block
 
 
 def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> ScanShape:
-    """Read a Mamba-2 recurrence's shape from the fields named `heads`, `head_dim` and `state`."""
+    """Read a Mamba-2 scan's shape from the three fields named and ``n_groups``, ``chunk_size``."""
     count = fields.integer(heads, maximum=MAX_HEADS)
     shared = fields.integer("n_groups", maximum=MAX_HEADS)
     if count % shared:
@@ -324,7 +324,7 @@ def build_mamba2(fields: Fields) -> Model:
 
 
 def build_mamba(fields: Fields) -> Model:
-    """Build a Mamba-1 model from a `MambaConfig`: conv bias, no projection bias, tied."""
+    """Build a Mamba-1 model from a `MambaConfig`; default: conv bias, no other bias, tied."""
     hidden = fields.hidden()
     _, rank = fields.find("time_step_rank")
     shape = SelectiveShape(

@@ -10,7 +10,7 @@ from shardwright.model.ir.tensor_dims import Parameter
 
 
 def pooled_operators(
-    *, width: int, hidden: int, source: str, merge: int, factor: float, standard: bool
+    *, width: int, hidden: int, source: str, merge: int, mean_factor: float, shift_and_scale: bool
 ) -> tuple[Operator, ...]:
     """Image projector ``pool norm out``: mean of `merge` patches, RMSNorm, linear to `hidden`.
 
@@ -18,8 +18,8 @@ def pooled_operators(
         width: elements of a patch.
         hidden: width of the language model.
         merge: patches that become one image token.
-        factor: factor of the patches' mean.
-        standard: shift and scale the mean by stored, untrained numbers.
+        mean_factor: factor of the patches' mean.
+        shift_and_scale: shift and scale the mean by stored, untrained numbers.
 
     A patch counts 1 / merge of a token's elements (`Operator.folds`), rounded up for the language
     model's width. The norm has no gain.
@@ -30,7 +30,7 @@ def pooled_operators(
             " token"
         )
     wide, share, klass = hidden_extent(width), hidden_extent(width // merge), OperatorClass.MLP
-    words = ("shift", "scale") if standard else ()
+    words = ("shift", "scale") if shift_and_scale else ()
     numbers = tuple(
         Parameter(name=f"pool.{word}", extents=(wide,), trainable=False, counted=False)
         for word in words
@@ -55,7 +55,7 @@ def pooled_operators(
         klass=klass,
     )
     return (
-        replace(pool, joins=merge, folds=merge, factors=(factor,)),
+        replace(pool, joins=merge, folds=merge, factors=(mean_factor,)),
         replace(norm, folds=merge),
         replace(out, writes=(hidden_extent(-(-hidden // merge)),), folds=merge),
     )

@@ -27,7 +27,7 @@ _CARD: Final = "config.json and weights of the model's repository, from memory"
 def _gpt2(
     layers: int, hidden: int, heads: int, vocab: int = 51200, positions: int = 2048
 ) -> dict[str, Any]:
-    """Configuration of a GPT-2 decoder."""
+    """Hugging Face configuration of a GPT-2 decoder with `positions` learned positions."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "n_layer": layers,
@@ -39,7 +39,7 @@ def _gpt2(
 
 
 def _neox(layers: int, hidden: int, heads: int, vocab: int) -> dict[str, Any]:
-    """Configuration of a GPT-NeoX decoder."""
+    """Hugging Face configuration of a GPT-NeoX decoder: feed-forward 4 x hidden, context 2,048."""
     return {
         "architectures": ["GPTNeoXForCausalLM"],
         "num_hidden_layers": layers,
@@ -52,7 +52,7 @@ def _neox(layers: int, hidden: int, heads: int, vocab: int) -> dict[str, Any]:
 
 
 def _opt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
-    """Configuration of an OPT decoder."""
+    """Hugging Face configuration of an OPT decoder: feed-forward 4 x hidden, context 2,048."""
     return {
         "architectures": ["OPTForCausalLM"],
         "num_hidden_layers": layers,
@@ -66,7 +66,7 @@ def _opt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
 
 
 def _bloom(layers: int, hidden: int, heads: int) -> dict[str, Any]:
-    """Configuration of a BLOOM decoder."""
+    """Hugging Face configuration of a BLOOM decoder: vocabulary 250,880, context 2,048."""
     return {
         "architectures": ["BloomForCausalLM"],
         "n_layer": layers,
@@ -78,7 +78,7 @@ def _bloom(layers: int, hidden: int, heads: int) -> dict[str, Any]:
 
 
 def _mpt(layers: int, hidden: int, heads: int, context: int) -> dict[str, Any]:
-    """Configuration of an MPT decoder."""
+    """Hugging Face configuration of an MPT decoder: ALiBi, no biases, feed-forward 4 x hidden."""
     return {
         "architectures": ["MPTForCausalLM"],
         "n_layers": layers,
@@ -93,7 +93,7 @@ def _mpt(layers: int, hidden: int, heads: int, context: int) -> dict[str, Any]:
 
 
 def _falcon(layers: int, hidden: int, heads: int, kv_heads: int, *, modern: bool) -> dict[str, Any]:
-    """Configuration of a Falcon decoder."""
+    """Hugging Face configuration of a Falcon decoder; `modern`: the layout of 40B and 180B."""
     return {
         "architectures": ["FalconForCausalLM"],
         "num_hidden_layers": layers,
@@ -111,7 +111,7 @@ def _falcon(layers: int, hidden: int, heads: int, kv_heads: int, *, modern: bool
 
 
 def _nemotron(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
-    """Configuration of a Nemotron-4 decoder."""
+    """Hugging Face configuration of a Nemotron-4 decoder: 8 KV heads, context of 4,096 tokens."""
     return decoder(
         "NemotronForCausalLM", layers, hidden, heads, 8, 256000, 4096, intermediate_size=ffn
     )

@@ -24,15 +24,15 @@ _MTP: Final = (
 )
 
 
-def _jamba(layers: int, hidden: int, heads: int, ffn: int, rank: int) -> dict[str, Any]:
-    """Configuration of a Jamba decoder."""
+def _jamba(layers: int, hidden: int, heads: int, ffn: int, dt_rank: int) -> dict[str, Any]:
+    """Hugging Face fields of a Jamba decoder: 8 KV heads, 16 experts in every second layer."""
     periods = {
         "attn_layer_period": 8,
         "attn_layer_offset": 4,
         "expert_layer_period": 2,
         "expert_layer_offset": 1,
     }
-    mamba = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": rank}
+    mamba = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": dt_rank}
     experts = {"num_experts": 16, "num_experts_per_tok": 2}
     return decoder(
         "JambaForCausalLM",
@@ -57,22 +57,22 @@ def _falcon_h1(
     ffn: int,
     vocab: int,
     ssm_heads: int,
-    groups: int,
-    chunk: int,
+    ssm_groups: int,
+    ssm_chunk: int,
 ) -> dict[str, Any]:
-    """Configuration of a Falcon-H1 decoder."""
+    """Hugging Face fields of a Falcon-H1 decoder; attention and Mamba-2 heads are 128 wide."""
     mamba = {
         "mamba_d_ssm": ssm_heads * 128,
         "mamba_n_heads": ssm_heads,
         "mamba_d_head": 128,
-        "mamba_n_groups": groups,
+        "mamba_n_groups": ssm_groups,
     }
     sizes = {
         "head_dim": 128,
         "intermediate_size": ffn,
         "mamba_d_state": 256,
         "mamba_d_conv": 4,
-        "mamba_chunk_size": chunk,
+        "mamba_chunk_size": ssm_chunk,
     }
     return decoder(
         "FalconH1ForCausalLM", layers, hidden, heads, kv_heads, vocab, 262144, **mamba, **sizes
@@ -84,16 +84,16 @@ def _nemotron(
     heads: int,
     kv_heads: int,
     ssm_heads: int,
-    state: int,
+    ssm_state: int,
     ffn: int,
     pattern: str,
     **more: Any,
 ) -> dict[str, Any]:
-    """Configuration of a Nemotron-H decoder."""
+    """Hugging Face fields of a Nemotron-H decoder with one layer for each letter of `pattern`."""
     scan = {
         "mamba_num_heads": ssm_heads,
         "mamba_head_dim": 64,
-        "ssm_state_size": state,
+        "ssm_state_size": ssm_state,
         "n_groups": 8,
     }
     mamba = {**scan, "conv_kernel": 4, "chunk_size": 128}
@@ -114,7 +114,7 @@ def _nemotron(
 
 
 def _nemotron_experts(experts: int, topk: int, ffn: int, **more: Any) -> dict[str, Any]:
-    """Configuration fields of the mixture of experts of Nemotron 3."""
+    """Expert fields of a Nemotron 3 config with a shared expert 2 x `ffn` wide, and `more`."""
     sizes = {
         "moe_intermediate_size": ffn,
         "moe_shared_expert_intermediate_size": 2 * ffn,
@@ -187,7 +187,7 @@ _QWEN3_NEXT: Final = decoder(
 def _latent(
     architecture: str, layers: int, hidden: int, heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
-    """Configuration of a decoder with latent attention and an indexer."""
+    """Hugging Face fields of a decoder with latent attention, an indexer and 256 experts."""
     experts = {
         "n_routed_experts": 256,
         "num_experts_per_tok": 8,
@@ -232,7 +232,7 @@ _DEEPSEEK_V32: Final = _latent(
 
 
 def _glm5(**more: Any) -> dict[str, Any]:
-    """Configuration of a GLM-5 decoder."""
+    """Hugging Face fields of GLM-5 with its published sizes; `more` adds or replaces fields."""
     sizes = {
         "intermediate_size": 12288,
         "q_lora_rank": 2048,
@@ -303,7 +303,7 @@ _MIMO: Final = decoder(
 
 
 def _bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
-    """Configuration of a BERT encoder."""
+    """Hugging Face fields of a masked-LM BERT: feed-forward 4 x `hidden`, 512 positions."""
     sizes = {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -320,7 +320,7 @@ def _bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
 
 
 def _t5(layers: int, hidden: int, heads: int, key: int, ffn: int, *, gated: bool) -> dict[str, Any]:
-    """Configuration of a T5 encoder-decoder."""
+    """Hugging Face fields of a T5, heads `key` wide: gated GELU and untied, or ReLU and tied."""
     sizes = {
         "d_model": hidden,
         "num_heads": heads,

@@ -27,7 +27,7 @@ _BY_NAME: Final[dict[str, CatalogEntry]] = {
 
 
 def catalog_entry(name: str) -> CatalogEntry:
-    """The catalog entry of a name in any spelling (case, underscores, organisation before a slash).
+    """Catalog entry of a name in any case, with underscores or ``organisation/``; else ModelError.
 
     Raises:
         ModelError: the catalog has no such name; the hint names similar names.
@@ -42,7 +42,7 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 
 def is_catalog_name(name: str) -> bool:
-    """True if the catalog has a model of that name in any spelling."""
+    """True if the catalog has a name, in any case, with underscores or ``organisation/``."""
     return _find_entry(name) is not None
 
 
@@ -74,7 +74,7 @@ def load_model(name_or_path: str) -> Model:
 
 
 def _find_entry(name: str) -> CatalogEntry | None:
-    """The catalog entry with a name in any spelling; None if there is none."""
+    """Catalog entry of a name in any case, with underscores or ``organisation/``; else None."""
     spelled = _catalog_spelling(name)
     return _BY_NAME.get(spelled) or (
         _BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None

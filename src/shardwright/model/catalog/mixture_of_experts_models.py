@@ -26,7 +26,7 @@ _GLM_MTP: Final = (
 
 
 def _mixtral(layers: int, hidden: int, heads: int, ffn: int, context: int) -> dict[str, Any]:
-    """Configuration of a Mixtral decoder."""
+    """Hugging Face fields of a Mixtral decoder: 8 KV heads, 8 experts, 2 a token, no window."""
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     return decoder(
         "MixtralForCausalLM",
@@ -52,7 +52,7 @@ def _qwen3(
     experts: int,
     context: int,
 ) -> dict[str, Any]:
-    """Configuration of a Qwen3-MoE decoder."""
+    """Hugging Face fields of a Qwen3-MoE decoder: experts in all layers, 8 a token."""
     return decoder(
         "Qwen3MoeForCausalLM",
         layers,
@@ -83,7 +83,7 @@ def _qwen2(
     topk: int,
     context: int,
 ) -> dict[str, Any]:
-    """Configuration of a Qwen2-MoE decoder."""
+    """Hugging Face fields of a Qwen2-MoE decoder: experts in all layers and a shared expert."""
     return decoder(
         "Qwen2MoeForCausalLM",
         layers,
@@ -103,7 +103,7 @@ def _qwen2(
 def _latent(
     architecture: str, layers: int, hidden: int, heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
-    """Configuration of a decoder with DeepSeek's multi-head latent attention."""
+    """Hugging Face fields of a decoder with DeepSeek's latent attention of fixed widths."""
     sizes = {
         "kv_lora_rank": 512,
         "qk_nope_head_dim": 128,
@@ -115,7 +115,7 @@ def _latent(
 
 
 def _deepseek_v3(predictors: int) -> dict[str, Any]:
-    """Configuration of DeepSeek-V3 with `predictors` multi-token prediction modules."""
+    """Hugging Face fields of DeepSeek-V3 with `predictors` multi-token prediction modules."""
     return _latent(
         "DeepseekV3ForCausalLM",
         61,
@@ -139,7 +139,7 @@ def _deepseek_v3(predictors: int) -> dict[str, Any]:
 def _glm(
     layers: int, hidden: int, ffn: int, expert_ffn: int, experts: int, dense: int, *, qk_norm: bool
 ) -> dict[str, Any]:
-    """Configuration of a GLM-4.5 decoder."""
+    """Hugging Face fields of GLM-4.5: experts, 8 a token, behind the first `dense` dense layers."""
     return decoder(
         "Glm4MoeForCausalLM",
         layers,
@@ -164,7 +164,7 @@ def _glm(
 
 
 def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
-    """Configuration of a gpt-oss decoder."""
+    """Hugging Face fields of gpt-oss: even layers see 128 keys, odd ones all; 4 experts a token."""
     kinds = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
     return decoder(
         "GptOssForCausalLM",
@@ -184,8 +184,8 @@ def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
     )
 
 
-def _llama4(experts: int, step: int, context: int, *, qk_norm: bool) -> dict[str, Any]:
-    """Configuration of a Llama 4 decoder."""
+def _llama4(experts: int, moe_step: int, context: int, *, qk_norm: bool) -> dict[str, Any]:
+    """Hugging Face fields of Llama 4: 48 layers, 1 expert a token in every `moe_step`-th layer."""
     return decoder(
         "Llama4ForCausalLM",
         48,
@@ -199,7 +199,7 @@ def _llama4(experts: int, step: int, context: int, *, qk_norm: bool) -> dict[str
         intermediate_size_mlp=16384,
         num_local_experts=experts,
         num_experts_per_tok=1,
-        interleave_moe_layer_step=step,
+        interleave_moe_layer_step=moe_step,
         attention_chunk_size=8192,
         use_qk_norm=qk_norm,
     )

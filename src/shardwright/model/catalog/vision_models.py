@@ -1,6 +1,6 @@
 """Catalog of vision-language models, and of language models that come with an image tower.
 
-`other_models` explains the counts.
+`dense_models` explains the counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MTP: Final = (
 
 
 def _tower(depth: int, hidden: int, ffn: int, out: int, deep: tuple[int, ...]) -> dict[str, Any]:
-    """Configuration of the image tower of Qwen3-VL and Qwen3.5."""
+    """Vision section of Qwen3-VL and Qwen3.5; DeepStack reads the layers with indices `deep`."""
     patch = {
         "in_channels": 3,
         "patch_size": 16,
@@ -42,20 +42,20 @@ def _tower(depth: int, hidden: int, ffn: int, out: int, deep: tuple[int, ...]) -
 def _vl(
     architecture: str, text: dict[str, Any], vision: dict[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """Configuration of a vision-language model from its text and vision sections."""
+    """Hugging Face fields of a vision-language model; `more` are further top-level fields."""
     return {"architectures": [architecture], "text_config": text, "vision_config": vision, **more}
 
 
 def _qwen3_vl(
     layers: int, hidden: int, heads: int, ffn: int, tower: dict[str, Any], *, tied: bool
 ) -> dict[str, Any]:
-    """Configuration of a dense Qwen3-VL model."""
+    """Hugging Face fields of a dense Qwen3-VL: 8 KV heads, tied at the top level if `tied`."""
     text = sizes(layers, hidden, heads, 8, 151936, 262144, head_dim=128, intermediate_size=ffn)
     return _vl("Qwen3VLForConditionalGeneration", text, tower, tie_word_embeddings=tied)
 
 
 def _qwen3_vl_moe(layers: int, hidden: int, heads: int, expert_ffn: int) -> dict[str, Any]:
-    """Configuration of a Qwen3-VL model with experts."""
+    """Hugging Face fields of Qwen3-VL with 128 experts, 8 a token, and a 27-layer tower."""
     experts = {
         "num_experts": 128,
         "num_experts_per_tok": 8,
@@ -76,7 +76,7 @@ def _qwen3_vl_moe(layers: int, hidden: int, heads: int, expert_ffn: int) -> dict
 def _qwen3_5(
     layers: int, hidden: int, heads: int, kv_heads: int, value_heads: int, **feed: Any
 ) -> dict[str, Any]:
-    """Configuration of a Qwen3.5 model with its image tower.
+    """Hugging Face fields of Qwen3.5 with its image tower; the MoE class if `feed` has experts.
 
     `feed`: ``intermediate_size``, or ``num_experts``, ``num_experts_per_tok`` and
     ``moe_intermediate_size``.
@@ -109,7 +109,7 @@ def _qwen3_5(
 def _gemma4(
     layers: int, hidden: int, heads: int, kv_heads: int, global_kv_heads: int, ffn: int, **moe: Any
 ) -> dict[str, Any]:
-    """Configuration of a Gemma 4 model with its image tower."""
+    """Hugging Face fields of Gemma 4 with its image tower: every sixth layer sees all keys."""
     kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(layers)]
     wide = {
         "head_dim": 256,
@@ -238,7 +238,7 @@ _CLIP_LARGE: Final = {
 
 
 def _llava(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
-    """Configuration of a LLaVA 1.5 model."""
+    """Hugging Face fields of LLaVA 1.5: CLIP-L tower, features of the last layer but one."""
     text = {
         "model_type": "llama",
         **sizes(layers, hidden, heads, heads, 32064, 4096, intermediate_size=ffn),

@@ -160,7 +160,7 @@ def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def architecture_name(fields: Fields) -> str:
-    """``architectures[0]``, or ``model_type`` if no architecture is written."""
+    """``architectures[0]``, or ``model_type`` if none is written; ModelError for several."""
     names = fields.strings("architectures")
     if len(names) > 1:
         fields.fail(f"architectures lists {len(names)} names", hint="keep the one to plan")
@@ -187,7 +187,7 @@ def build_architecture(key: str, fields: Fields) -> Model:
 
 
 def _similar_architecture_hint(key: str) -> str:
-    """Hint with the most similar known architecture."""
+    """Hint with the known architecture most similar to `key`, in its own spelling."""
     spelled = {known.lower(): known for known in known_architectures()}
     hint = nearest(key[:100], spelled)
     return re.sub(r"\w+", lambda word: spelled.get(word[0], word[0]), hint)

@@ -68,7 +68,7 @@ BASE = ("rope_theta", "rotary_emb_base")
 
 
 def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) -> Settings:
-    """Read the numerical settings (epsilons, rotary positions, factors), else class defaults.
+    """Numerical settings of a language config (epsilons, rotary, factors ..), else class defaults.
 
     Raises:
         ModelError: a number is out of its range.
@@ -147,7 +147,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 
 
 def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
-    """(norm's name, settings) of the latents' norms, if their epsilon differs; else empty."""
+    """(name, settings of epsilon 1e-6) of latent attention's norms if `eps` differs; else empty."""
     apart = config.get("kv_lora_rank") and eps != LATENT_EPS
     return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
 
@@ -170,7 +170,7 @@ def _local_base(config: Mapping[str, Any], own: ClassSettings) -> float:
 
 
 def _query_growth(fields: Fields, model: Model) -> tuple[float, float]:
-    """(``floor_scale`` in positions, ``attn_scale``) of query scaling by position (Llama 4)."""
+    """(``floor_scale`` in positions, ``attn_scale``) of query scaling by position, or defaults."""
     positions, strength = Settings().temper
     if not any(o.tempered for b in model.blocks for o in b.operators):
         return positions, strength
@@ -181,7 +181,7 @@ def _query_growth(fields: Fields, model: Model) -> tuple[float, float]:
 
 
 def _has_qk_norm(model: Model) -> bool:
-    """True if the model norms queries and keys."""
+    """True if the model has a norm inside attention, such as of queries and keys."""
     return any(
         o.kind is OperatorKind.NORM and o.klass is OperatorClass.ATTN
         for b in model.blocks
@@ -190,7 +190,7 @@ def _has_qk_norm(model: Model) -> bool:
 
 
 def has_scan(model: Model) -> bool:
-    """True if the model has a state-space recurrence."""
+    """True if the model has a recurrence (Mamba or gated delta net)."""
     return any(o.scan is not None for b in model.blocks for o in b.operators)
 
 
@@ -223,7 +223,7 @@ def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
 
 
 def _tied_factor(fields: Fields, own: ClassSettings) -> float:
-    """Factor on the input of a tied head: hidden^-0.5 for classes like T5's, else 1.0.
+    """hidden^-0.5 for a tied head of T5's kind (or by ``scale_decoder_outputs``), else 1.0.
 
     ``scale_decoder_outputs`` overrides ``tie_word_embeddings``.
     """
@@ -234,7 +234,7 @@ def _tied_factor(fields: Fields, own: ClassSettings) -> float:
 
 
 def logits_cap_of(config: Mapping[str, Any], own: ClassSettings) -> float:
-    """Soft cap of the logits; 0 = none.
+    """Soft cap of the logits: ``final_logit_softcapping``, else the class default; 0 = none.
 
     A null value means none; the class's default is only for an absent field.
     """
@@ -242,7 +242,7 @@ def logits_cap_of(config: Mapping[str, Any], own: ClassSettings) -> float:
 
 
 def _width_factor(fields: Fields, own: ClassSettings) -> float:
-    """Factor of attention scores relative to 1 / sqrt(head width).
+    """Factor of attention scores on top of 1 / sqrt(head width), by fields of the class; else 1.0.
 
     A class may divide by the root of another width, or have its own factor.
     """
@@ -271,7 +271,7 @@ def written_activation(config: Mapping[str, Any], model: Model) -> tuple[str, se
 
 
 def _activation_of(config: Mapping[str, Any], model: Model) -> str:
-    """Our name of the written activation; empty for the usual or an unknown activation."""
+    """Our name of an unusual activation; empty for the usual, an unknown or a clamped one."""
     asked, gated = written_activation(config, model)
     found = SPELLED.get(asked, "")
     return (
@@ -291,7 +291,7 @@ def weights_add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None
 
 
 def bounds_of_pair(limit: Sequence[object]) -> tuple[float, float]:
-    """Two bounds as (low, high); a null bound is 0 or infinity."""
+    """(low, high) of a pair of JSON bounds; a null bound is 0 or infinity."""
     low, high = (number_or_none(end) for end in (*limit, None, None)[:2])
     return low or 0.0, inf if high is None else high
 

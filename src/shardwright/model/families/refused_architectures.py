@@ -8,7 +8,7 @@ from shardwright.model.ir.config_json_field_access import Fields
 
 
 def refuse_deepseek_v4(fields: Fields) -> NoReturn:
-    """Refuse DeepSeek-V4: attention over compressed keys, residual streams by hyper-connections."""
+    """Refuse DeepSeek-V4 by ModelError: compressed keys, residual streams by hyper-connections."""
     if fields.present("hc_mult"):
         streams = fields.integer("hc_mult", maximum=1024)
         fields.unsupported(
@@ -19,7 +19,7 @@ def refuse_deepseek_v4(fields: Fields) -> NoReturn:
 
 
 def refuse_kimi_k3(fields: Fields) -> NoReturn:
-    """Refuse Kimi-K3: attention over residuals, key-wise gated delta nets, latent experts."""
+    """Refuse Kimi-K3 by ModelError: attention over residuals, key-wise delta nets, and more."""
     text = fields.section("text_config")
     for feature in ("attn_res_block_size", "linear_attn_config", "routed_expert_hidden_size"):
         if text.present(feature):

@@ -69,8 +69,8 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     return (*own.differs, *(c for c in checks if c))
 
 
-def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Phrases on Falcon-H1's uncomputed factors and norms; empty text for what is computed."""
+def _falcon_h1_differences(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+    """Phrases on Falcon-H1's uncomputed factors and norms; () for other models."""
     if model.architecture != "FalconH1ForCausalLM":
         return ()
     biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
@@ -243,7 +243,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
             for name, value in own.fixed.items()
             if config.get(name, value) not in (None, value)
         ),
-        *_before_biases(config, model),
+        *_falcon_h1_differences(config, model),
         (
             f"swiglu_alpha {alpha:g}"
             if has_clamped_gate(model) and not own.reads_slope and alpha not in (None, QUICK)
@@ -265,7 +265,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
 
 
 def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """One phrase on time-step limits of a recurrence that are not computed, or an empty text."""
+    """A phrase on written time-step limits that the published class ignores, or one empty text."""
     limit = config.get("time_step_limit")
     own = CLASSES.get(model.architecture, UNKNOWN)
     other = (

@@ -77,8 +77,8 @@ def build_llava(fields: Fields) -> Model:
     channels = vision.integer("num_channels", default=3, maximum=64)
     shape = read_vision_tower(
         vision,
-        patch=channels * patch**2,
-        rows=(size // patch) ** 2 + 1,
+        patch_elements=channels * patch**2,
+        position_rows=(size // patch) ** 2 + 1,
         class_token=True,
         norm_before=True,
     )
@@ -102,7 +102,7 @@ def build_llava(fields: Fields) -> Model:
 
 
 def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
-    """Put Qwen3-VL's image tower before a language model; unchanged without ``vision_config``.
+    """Put Qwen3-VL's tower, if any, before a language model; `deep`: default DeepStack layers.
 
     `deep`: default tower layers for DeepStack.
     """
@@ -125,10 +125,10 @@ def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] =
     )
     shape = read_vision_tower(
         vision,
-        patch=patch,
-        rows=rows,
-        layers="depth",
-        heads="num_heads",
+        patch_elements=patch,
+        position_rows=rows,
+        layers_field="depth",
+        heads_field="num_heads",
         patch_bias=True,
         rotary=True,
     )
@@ -152,7 +152,7 @@ def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] =
 def _deepstack_layers(
     vision: Fields, shape: VisionShape, language: Model, *, usual: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Numbers of the tower layers whose features the first language layers add."""
+    """Indices from 0 of tower layers whose features first language layers add; default `usual`."""
     name = "deepstack_visual_indexes"
     deep = vision.integers(name, maximum=MAX_LAYERS) if vision.present(name) else usual
     layers = sum(run.count for run in language.runs if run.name.startswith("layers"))
@@ -228,8 +228,8 @@ def build_gemma4_vl(fields: Fields) -> Model:
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
     normed = read_vision_tower(
         vision,
-        patch=patch,
-        rows=rows,
+        patch_elements=patch,
+        position_rows=rows,
         qk_norm=True,
         value_norm=True,
         post_norms=True,
@@ -259,8 +259,8 @@ def build_gemma4_vl(fields: Fields) -> Model:
         hidden=language.hidden,
         source=INPUT,
         merge=merge,
-        factor=sqrt(hidden),
-        standard=standard,
+        mean_factor=sqrt(hidden),
+        shift_and_scale=standard,
     )
     return with_vision_tower(
         with_image_attention(language, text), vision=shape, projector=projector
@@ -289,8 +289,8 @@ def build_kimi_k25(fields: Fields) -> Model:
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
     shape = read_vision_tower(
         vision,
-        patch=patch,
-        rows=rows * columns,
+        patch_elements=patch,
+        position_rows=rows * columns,
         prefix="vt_",
         rotary=True,
         patch_bias=True,
@@ -320,7 +320,7 @@ def build_kimi_k25(fields: Fields) -> Model:
 
 
 def build_minimax_m3_vl(fields: Fields) -> Model:
-    """Build MiniMax-M3 with its image tower: each patch through two layers, then merged by two."""
+    """Build MiniMax-M3 with its image tower: two layers a patch, two more on merged patches."""
     text = tied_text_fields(fields)
     language, vision = (
         build_architecture("MiniMaxM3ForCausalLM", text),
@@ -337,7 +337,7 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
     pixels, merge = vision.integer("patch_size", maximum=MAX_PATCH) ** 2, side**2
     shape = read_vision_tower(
         vision,
-        patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
+        patch_elements=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
         norm_before=True,
         rotary=True,
     )

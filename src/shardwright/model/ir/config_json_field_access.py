@@ -126,7 +126,7 @@ class Fields:
         return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
-        """(name with path, value) of the first spelling written, or None; error if two differ."""
+        """(path, value) of the first non-null spelling, None without; ModelError on conflict."""
         self.mark_read(*names)
         written = [
             (name, self.mapping[name]) for name in names if self.mapping.get(name) is not None
@@ -143,7 +143,7 @@ class Fields:
         return self.path + written[0][0], written[0][1]
 
     def missing(self, *names: str) -> NoReturn:
-        """Raise `ModelError` for a required field."""
+        """Raise `ModelError` for a required field; the first of `names` is asked for."""
         others = f" (also read as {', '.join(names[1:])})" if len(names) > 1 else ""
         keys = [key for key in map(str, self.mapping) if key not in names]
         near = nearest(names[0], keys) if keys else ""
@@ -168,7 +168,7 @@ class Fields:
     def optional_integer(
         self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT
     ) -> int | None:
-        """Read a whole number, or None if the field is absent or null."""
+        """Read a whole number, or None if absent or null; ModelError outside the limits."""
         name, value = self.find(*names)
         if value is None:
             return None
@@ -241,7 +241,7 @@ class Fields:
     def integers(
         self, *names: str, minimum: int = 0, maximum: int = MAX_CONTEXT
     ) -> tuple[int, ...]:
-        """Read a list of whole numbers; empty if the field is absent."""
+        """Read a list of whole numbers; empty if the field is absent or null."""
         name, value = self.find(*names)
         if value is None:
             return ()
@@ -318,7 +318,7 @@ class Fields:
         return self.integer("num_attention_heads", "n_head", "n_heads", maximum=MAX_HEADS)
 
     def kv_heads(self, *names: str, default: int | None = None) -> int:
-        """Number of key/value heads, which must divide the query heads; null means as many."""
+        """Number of KV heads, a divisor of the query heads; with `default`, null means as many."""
         spellings = names or ("num_key_value_heads",)
         heads = self.heads()
         default = (

@@ -84,7 +84,7 @@ class Model:
 
     @property
     def joins_streams(self) -> bool:
-        """True if several runs start from data and their streams meet later (encoder-decoder).
+        """True if several runs, a teacher's aside, read data instead of runs (encoder-decoder).
 
         A teacher's stream does not count.
 

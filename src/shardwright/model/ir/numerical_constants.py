@@ -147,13 +147,13 @@ class ImageInput:
 
     @property
     def pixels(self) -> tuple[int, ...]:
-        """Dims of a patch: channels, frames if any, rows, columns; or channels last."""
+        """Patch dims: (channels, frames if any, rows, columns), or (rows, columns, channels)."""
         if self.channels_last:
             return (*self.patch[1:], self.patch[0])
         return (self.patch[0], *((self.frames,) if self.frames else ()), *self.patch[1:])
 
     def written(self, positions: int) -> int:
-        """Image tokens that an image of this many tower positions puts into the text."""
+        """Image tokens in the text: (tower positions - `first`) / patches of a block."""
         return (positions - self.first) // (self.block[0] * self.block[1])
 
     def grid(self, patches: int) -> tuple[int, int] | None:
@@ -324,7 +324,7 @@ class Settings:
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """The settings written for a block or one of its operators; else the model's own."""
+        """Settings in `own` for block or operator `name`, or for its dotted prefix; else `self`."""
         return next(
             (
                 settings
@@ -335,7 +335,7 @@ class Settings:
         )
 
     def of_layers(self, *, local: bool) -> Settings:
-        """Settings with the rotary base of windowed layers if `local`, else with the model's."""
+        """Settings of windowed layers if `local` and they have a rotary base; else `self`."""
         return (
             replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0)
             if local and self.local_rope_base

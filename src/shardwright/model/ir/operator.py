@@ -262,7 +262,7 @@ class Operator:
 
     @property
     def memory_width(self) -> int:
-        """Elements of each memory position that the operator merges, a share of its width."""
+        """Elements of each memory position that is merged: ceil(input width / `folds`)."""
         return -(-self.reads[0].size // self.folds)
 
     @property

@@ -35,7 +35,7 @@ class StoredFormat:
     head: bool = False
 
     def text(self) -> str:
-        """The number format and the method as text, such as ``fp8`` or ``int4 (awq)``."""
+        """Weight format and method as text, such as ``fp8``, ``int4 (awq)``; or only method."""
         if not self.weights:
             return self.method
         return self.weights if self.method == self.weights else f"{self.weights} ({self.method})"

@@ -232,7 +232,7 @@ def move_on_axis(
     exposure: Exposure,
     group: tuple[int, ...] = (),
 ) -> Move:
-    """Move of a buffer of `target` in a phase over the process group of one axis, or `group`."""
+    """Move of `volume` bytes for `target` over the process group of one axis, or `group`."""
     return Move(
         operator=target.name,
         phase=phase,

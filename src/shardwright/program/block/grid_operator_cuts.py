@@ -44,7 +44,7 @@ def _cuts(sequence_parallel: bool, routed: bool, klass: OperatorClass) -> tuple[
 def _tokens_of_class(
     sequence_parallel: bool, routed: bool, klass: OperatorClass, length: int
 ) -> Size:
-    """Tokens of a microbatch that one device works on in a class's operators, symbolic (cached)."""
+    """Tokens of a microbatch of `length` positions a sample on one device, for a class (cached)."""
     axes = tuple(c.axis for c in _cuts(sequence_parallel, routed, klass) if c.dim in TOKEN_DIMS)
     return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
 
@@ -53,7 +53,7 @@ def _tokens_of_class(
 def _extent_part(
     sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool
 ) -> Size:
-    """Elements of one extent on one device, as a symbolic size (cached)."""
+    """Elements of an extent on one device, symbolic; `once` divides a run among copies (cached)."""
     operator, runs = of.value, extent.value
     cuts = _cuts(sequence_parallel, routed, operator.klass)
     axes = (
@@ -90,14 +90,14 @@ class Structure:
         return _cuts(self.sequence_parallel, self.routed, klass)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens of a microbatch that one device works on in operators of `klass`, symbolic.
+        """Tokens of a microbatch of `length` positions a sample on one device, for `klass`.
 
         See `Placing.tokens`.
         """
         return _tokens_of_class(self.sequence_parallel, self.routed, klass, length)
 
     def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
-        """Elements of one extent of an operator on one device, as a symbolic size.
+        """Elements of an extent on one device, symbolic; `once` divides a run among its copies.
 
         See `Factor` for `once`.
         """
@@ -117,7 +117,7 @@ class Structure:
         return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that one device's experts serve: of all ``ep`` x ``etp`` members if routed.
+        """Tokens for one device's experts: of all ``ep`` x ``etp`` members if routed, else its own.
 
         Those of its expert-parallel group, or its own where the experts are cut like the MLP.
         """
@@ -153,11 +153,11 @@ class Structure:
         return Size(times=local.times, scale=(*local.scale, "ring"), factors=local.factors)
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys a device passes on in each ring hop; one entry, for all hops."""
+        """Tokens whose keys a device passes on a ring hop: one entry, as all hops are equal."""
         return (self.tokens(operator.klass, sum(lengths)),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Always empty: in a grid the axes ``ep`` and ``etp`` name the groups."""
+        """Always two empty groups: in a grid the axes ``ep`` and ``etp`` name the groups."""
         return (), ()
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class Structure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives, forward and backward, of the tensor between operators, one at most an axis.
+        """Collectives, both ways, of a tensor between operators (`source` None: the block's input).
 
         And one of key heads that all members of ``ulysses`` read.
 
@@ -221,7 +221,7 @@ class Structure:
         shared = keys if self.shared_keys else []
 
         def volume_of(chosen: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
-            """Function that gives an operator's local bytes of each of the chosen extents."""
+            """Function from an operator to its device's bytes of each of the chosen extents."""
             once = [e in keys and not self.shared_keys for e in chosen]
             return lambda holder: tuple(
                 self.tokens(holder.klass, length) * self.part(e, holder, once=o).scaled(element)

@@ -13,7 +13,7 @@ from shardwright.program.block.symbolic_sizes import Size
 
 
 def output_layout(operator: Operator | None, dim: Dim) -> str:
-    """Layout (dim letter, WHOLE or PARTIAL) of the operator's output along an axis that cuts `dim`.
+    """Output layout (dim letter, WHOLE, PARTIAL) along an axis that cuts `dim`; None: sequence cut.
 
     A dim letter, WHOLE or PARTIAL.
     """
@@ -99,7 +99,7 @@ def axis_change(
 
 
 def _column_side(source: Operator | None, target: Operator) -> Operator:
-    """The operator at the end of an edge outside the residual stream: it has the gathered tensor.
+    """End with the gathered tensor: `source` (if any) at a STREAM or ROUTER target, else `target`.
 
     The one outside the residual stream.
     """

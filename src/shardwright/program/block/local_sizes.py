@@ -96,7 +96,7 @@ def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
 
 
 def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, ...]:
-    """Extents of one token, without the experts' extent of a routed operator.
+    """Extents without EXPERTS if `operator` is routed (one expert's GEMM); else unchanged.
 
     A GEMM of one expert sees one expert.
     """
@@ -141,7 +141,7 @@ def _hidden(block: Block) -> int:
 
 
 def stream_share(block: Block, structure: Placing, context: LoweringContext) -> Size:
-    """Bytes of a device's share of the residual stream, where copies are divided over devices.
+    """Bytes of residual stream on a device, divided as heads or FFN; as held if cut by sequence.
 
     The devices that hold copies share the stream out, like heads or the feed-forward.
     """
@@ -158,7 +158,7 @@ def stream_share(block: Block, structure: Placing, context: LoweringContext) -> 
 def output_sizes(
     source: Operator, reader: Operator, structure: Placing, context: LoweringContext
 ) -> dict[str, Size]:
-    """Elements of each output of `source` on one device, as `reader` keeps the output."""
+    """Local elements by output (``name``, ``name.1``) of `source`, of tokens `reader` keeps."""
     holder = source
     if (
         not context.runtime.tp_input_regather

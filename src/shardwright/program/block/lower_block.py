@@ -140,7 +140,7 @@ def _without_cotangents(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashab
 def _without_unread_input_gradient(
     works: tuple[BlockWork, ...], operator: Operator, *, needs_input_gradient: bool
 ) -> tuple[BlockWork, ...]:
-    """Kernels of an operator, without those of an input gradient that no operator reads.
+    """Kernels, less those of an unneeded input gradient, unless they make the weight gradient too.
 
     One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
     """
@@ -152,7 +152,7 @@ def _without_unread_input_gradient(
 
 
 def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
-    """Kernels with `gathered` set where members quantise an operand before they gather it."""
+    """Works, `gathered` set to (axis, members) where an operand is quantised before all-gather."""
     gathered_operands: dict[tuple[str, Phase], tuple[str, int]] = {
         (m.beside or m.operator, m.phase): (m.axes[0], len(m.group) or 1)
         for m in moves
@@ -173,7 +173,7 @@ def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> 
 
 
 def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
-    """Kernels of an operator in all phases, those of its adapter first.
+    """Kernels of an operator in F, I and W, its adapter's first; no W where its weights are frozen.
 
     Frozen parameters have no weight gradient.
     """

@@ -153,7 +153,7 @@ class Placing(Protocol):
 
 
 def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
-    """The dim that a cut divides: the operator's own width dim for WIDTH, else `cut_dim`."""
+    """The dim that a cut divides: for WIDTH the operator's width dim or None, else `cut_dim`."""
     return operator.width() if cut_dim is Dim.WIDTH else cut_dim
 
 

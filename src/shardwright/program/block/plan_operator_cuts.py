@@ -70,7 +70,7 @@ class CellStructure:
 
     @property
     def routed(self) -> bool:
-        """True if tokens are sent to their experts.
+        """True if the device has no experts, serves others' tokens, or alone serves its own tokens.
 
         That is so where the device's experts serve tokens of other devices, and where no other
         device shares both tokens and experts with it.
@@ -84,7 +84,7 @@ class CellStructure:
         return len(_devices_of_same_tokens(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
-        """Number of tokens that the device works on in operators of a class; 0 if it runs none."""
+        """Tokens of a microbatch that the device has in operators of a class; 0 if it runs none."""
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
@@ -158,7 +158,7 @@ class CellStructure:
         return self._experts(operator) if self.cell(OperatorClass.EXPERTS) is not None else 0
 
     def router_tokens(self, length: int) -> int:
-        """Number of tokens that the device routes."""
+        """Number of tokens of a microbatch that the device routes."""
         return self._count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
@@ -180,7 +180,7 @@ class CellStructure:
         return Size(times=sum(replace(self, device=d).router_tokens(length) for d in self.coset()))
 
     def coset(self) -> tuple[int, ...]:
-        """Devices with experts for this device's tokens, and devices that only route them.
+        """Devices, this one included, with experts for its tokens, or that only route those tokens.
 
         See `Placing.coset`.
         """
@@ -215,7 +215,7 @@ class CellStructure:
         )
 
     def own_region(self) -> Box:
-        """Samples and positions that the device's experts serve.
+        """Samples and positions that the device's experts serve; without experts, that it routes.
 
         Of a device without experts, those that it routes or makes.
         """
@@ -262,7 +262,7 @@ class CellStructure:
         if own_cell is None:
             return ()
 
-        def split(cell: Cell) -> tuple[object, object]:
+        def rest_and_part(cell: Cell) -> tuple[object, object]:
             cuts = cut_dims(cell, operator)
             batch, sequence, part = cell.way(Dim.BATCH), cell.way(Dim.SEQUENCE), cuts.pop(dim, ())
             along = dim is Dim.SEQUENCE
@@ -272,10 +272,10 @@ class CellStructure:
                 tuple(cuts.items()),
             ), (sequence if along else part)
 
-        own_rest, own_part = split(own_cell)
+        own_rest, own_part = rest_and_part(own_cell)
         devices_of_part: dict[object, list[int]] = {}
         for device, cell in sorted(cells.items()):
-            tokens, part = split(cell)
+            tokens, part = rest_and_part(cell)
             if tokens == own_rest:
                 devices_of_part.setdefault(part, []).append(device)
         index = devices_of_part[own_part].index(self.device)
@@ -357,7 +357,7 @@ def on_replica(
 
 @lru_cache(maxsize=16384)
 def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int) -> int:
-    """Number of tokens that a device works on in operators of a class; 0 if it runs none."""
+    """Tokens of a microbatch that a device has in operators of a class; 0 if it runs none."""
     cell = stage.cells.get(klass, {}).get(device)
     if cell is None:
         return 0
@@ -368,7 +368,7 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
 
 @lru_cache(maxsize=4096)
 def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
-    """Devices whose experts serve tokens that this device's experts serve too.
+    """Devices whose experts serve this device's tokens, itself included if it has experts.
 
     Or that it routes, where it has no experts.
     """

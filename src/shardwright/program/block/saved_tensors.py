@@ -159,7 +159,7 @@ def _kept_widths(name: str, block: Block, context: LoweringContext) -> tuple[int
 def _saved_extra(
     operator: Operator, structure: Placing, context: LoweringContext
 ) -> dict[str, SavedTensor]:
-    """Tensors kept beside an operator's output: masks, gate activations, attention scores.
+    """Tensors kept beside an operator's output: masks, gates, scores or log-sum-exp, LoRA output.
 
     By name. Scores are unfused attention's; fused attention keeps their log-sum-exp.
     """

@@ -57,7 +57,7 @@ def _under_operator_policy(
     structure: Placing,
     context: LoweringContext,
 ) -> dict[str, SavedTensor]:
-    """`kept` under a per-operator policy, which keeps matrix products and fused cores.
+    """Mark which recompute modes drop each tensor: half the products and fused cores are saved.
 
     It drops every tensor but these and the input, and keeps matrix products, whoever reads them.
     """
@@ -105,7 +105,7 @@ def _under_named_policy(
     structure: Placing,
     context: LoweringContext,
 ) -> dict[str, SavedTensor]:
-    """`kept` under a policy that names the tensors to keep or to offload.
+    """`kept`, marked with recompute modes that drop each tensor and offload, by a named policy.
 
     It has the tensors that the policy drops, and those that it keeps for operators that run again.
 
@@ -163,7 +163,7 @@ def _read_by_backward(block: Block, kept: dict[str, SavedTensor]) -> frozenset[s
 
 
 def _dropped_by_policy(*, saved: bool) -> Recomputable:
-    """Recompute modes that drop a tensor, given that a selective policy saves it or not."""
+    """Recomputable of a tensor: FULL if the selective policy saves it, SELECTIVE if not."""
     return Recomputable.FULL if saved else Recomputable.SELECTIVE
 
 

@@ -22,7 +22,7 @@ _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ...]] | None:
-    """By linear operator, True for kept outputs: every second product; None for embedding and head.
+    """By linear operator, True for each kept output (every second); None at an embedding or head.
 
     A fused projection counts as one product for each of its outputs. Grouped products are not kept.
     None for an embedding or a head: they are outside the checkpoint.

@@ -62,11 +62,11 @@ class Size:
         return replace(self, times=self.times * times)
 
     def divided(self, divisor: int) -> Size:
-        """This size divided by `divisor`, rounded up once for the whole product."""
+        """This size, divided by `divisor` (in place of an earlier one) and rounded up once."""
         return replace(self, divisor=divisor)
 
     def uneven(self, percent: int) -> Size:
-        """This size times `percent` percent, rounded up."""
+        """This size times `percent` percent, in place of any percentage before, rounded up."""
         return replace(self, percent=percent)
 
 

@@ -191,7 +191,7 @@ class StageCells:
 
 
 def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
-    """Placement tree of each operator class for block number `block`; the last placement holds.
+    """Placement tree of each class for a block (None: outside all ranges); later placements win.
 
     None: a block outside all ranges; later placements override.
     """
@@ -215,7 +215,7 @@ def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[C
 def stage_cells(
     trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = False
 ) -> StageCells:
-    """The cells of a stage's devices, given the placement tree of each operator class.
+    """Cells of a stage's devices by class, from placement trees; `unfolded`: one family a device.
 
     Args:
         samples: samples of one microbatch.

@@ -41,7 +41,7 @@ def chains(plan: Plan) -> Edges:
 
 
 def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) -> ActionGraph:
-    """Nodes and edges of the dependency graph of the actions of `rows`.
+    """Dependency graph of the actions of `rows`; `edges` by lane, None = each lane is a chain.
 
     F waits for F of the stages before. A backward (B, I, or a W that has no I) waits for the
     forward of its own stage, or its R, and for the input gradients (I or B) of the stages behind; W

@@ -21,7 +21,7 @@ Content = tuple[tuple[int, int], ...]
 def chunk_contents(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> tuple[Content, ...]:
-    """Blocks of each of the pp x vpp pipeline chunks, as (block, count) in order.
+    """Blocks of each pipeline chunk, as (block, count); `first`, `last`: layers on an end rank.
 
     A block that is no layer (embedding, projector, head) goes with the layer that follows it;
     blocks behind the last layer go with the last chunk. A teacher's blocks come first in each
@@ -49,15 +49,15 @@ def chunk_contents(
 
 
 def _blocks_by_chunk(
-    runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]
+    runs: Sequence[Run], sizes: tuple[int, ...], layer_names: set[str]
 ) -> list[list[int]]:
-    """Block indices of consecutive runs of the model, chunk by chunk."""
+    """Block indices by chunk of `sizes` layers each; `layer_names`: runs that count as layers."""
     chunk_of_layer = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
     chunks: list[list[int]] = [[] for _ in sizes]
     placed = 0
     for run in runs:
         for _ in range(run.count):
-            if run.name in layers:
+            if run.name in layer_names:
                 chunk = chunk_of_layer[placed]
                 placed += 1
             elif placed < len(chunk_of_layer):

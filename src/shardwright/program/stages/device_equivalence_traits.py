@@ -205,7 +205,7 @@ def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait
 def _lie_alike(
     cells: StageCells, klass: OperatorClass, base: int, units: tuple[Units, ...]
 ) -> bool:
-    """True if all groups of devices along any set of dims lie the same way on the network.
+    """True if all groups along any set of dims lie alike on the network; False for unequal parts.
 
     In a tree of equal parts: groups of devices that differ only in these dims.
 
@@ -237,7 +237,7 @@ def _lie_alike(
 
 
 def _groups_by_dims(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
-    """For each set of dims, each device's number of its group along these dims.
+    """For each set of dims, each device's group number along them; -1: not cut in all of them.
 
     Devices of a group differ only in these dims; -1: the device's way does not cut them all.
     """

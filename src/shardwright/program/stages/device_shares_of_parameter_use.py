@@ -91,7 +91,7 @@ def _needs(cells: CellRow, operator: Operator, extents: tuple[Extent, ...]) -> t
 
 
 def device_shares(use: ParameterUse, name: Hashable, length: int) -> list[GradientShare]:
-    """The share of each device in one use of a parameter: its elements and gradient terms."""
+    """Each device's share in one use of a parameter, unless empty: elements and gradient terms."""
     use_shares = shares_by_part(use, length)
     empty = [any(a >= b for ((a, b),) in need) for need in use_shares.needs]
     devices, numbers = (

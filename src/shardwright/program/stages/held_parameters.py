@@ -239,7 +239,7 @@ def _interned_group(group: DeviceList) -> DeviceList:
 
 
 def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[GradientShare]:
-    """Contribution of each device to a parameter's gradient by one use.
+    """Contribution of each device, numbered from `base`, to a parameter's gradient by one use.
 
     Devices are counted from `base`.
 

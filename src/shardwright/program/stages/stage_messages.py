@@ -174,7 +174,7 @@ def edge_messages(
     islands: Units | None,
     minimal: bool,
 ) -> tuple[Messages, Messages]:
-    """Messages of one microbatch: the tensor of an edge forward, and its gradient backward.
+    """Messages of a microbatch over an edge (forward, gradient); `minimal`: each copy is sent once.
 
     Args:
         segments: the one that makes the tensor, and the one that reads it.
@@ -238,7 +238,7 @@ def _messages_between(
 
 
 def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArray, IntArray]:
-    """Devices of the stream's layout, and the number of elements that each device holds."""
+    """Devices that hold some of the stream, and the number of elements that each holds."""
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
     positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
@@ -255,7 +255,7 @@ def _shifted_layout(cells: StageCells, offset: int, extent: Extent, *, length: i
 
 
 def _joined_messages(messages_of_extents: list[Messages]) -> Messages:
-    """Messages of all extents of a tensor as one: they travel together."""
+    """Messages of all extents of a tensor as one: elements summed for each pair of devices."""
     if len(messages_of_extents) == 1:
         return messages_of_extents[0]
     ends, place = np.unique(
@@ -289,7 +289,7 @@ def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> La
 def _messages_of_layouts(
     made: Layout, wanted: Layout, *, islands: Units | None, minimal: bool
 ) -> Messages:
-    """Messages and collectives that bring a tensor from layout `made` to layout `wanted`."""
+    """Messages from layout `made` to `wanted`: device by device if equal, unless `minimal`."""
     if not minimal and [h.box for h in made] == [h.box for h in wanted]:
         pairs = zip(made, wanted, strict=True)
         return Messages(

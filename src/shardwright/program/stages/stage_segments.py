@@ -226,7 +226,7 @@ def _block_cells(
 def _families(
     cells: tuple[StageCells, ...], base: int, placements: tuple[Placement, ...], unfolded: bool
 ) -> tuple[tuple[DeviceList, ...], DeviceList]:
-    """Families of devices that are equal in all cells, and all devices of a stage.
+    """(families of devices equal in all cells, all devices of a stage), idle devices included.
 
     The common refinement, as the cluster numbers devices.
 
@@ -259,7 +259,7 @@ def _families(
 
 @lru_cache(maxsize=1024)
 def single_operator(block: Block, name: str) -> Block:
-    """Copy of `block` that has the operator `name` alone.
+    """Copy of `block` with operator `name` alone, which reads its inputs as the block's input.
 
     The operator reads the tensors that the stage before it made.
     """

@@ -72,7 +72,7 @@ class Component:
         return self.islands[device]
 
     def may_gather(self, devices: Group) -> bool:
-        """True if the devices may run one collective: all are on one side of a stage border."""
+        """True if no stage border divides the devices, so that they may run one collective."""
         return self.sides is None or any(side.issuperset(devices) for side in self.sides)
 
 

@@ -54,7 +54,7 @@ def agent_skill(guide: Guide) -> str:
 
 
 def skill_commands(guide: Guide) -> tuple[str, ...]:
-    """Commands of the skill file: the best plan, this guide, and a training plan simulated."""
+    """Commands of the skill file: plan, guide, simulation; fewer if serving or if no plan fits."""
     words = shlex.split(guide.best.command)
     if guide.kind == "serving":
         return (guide.best.command, guide.command)
@@ -73,7 +73,7 @@ _ONLY_OF_PLAN: Final = ("--pin", "--exclude", "--max-devices", "--headroom")
 
 
 def _rule_lines(guide: Guide) -> Iterator[str]:
-    """A line for each judged rule: question, advice and outcome."""
+    """Markdown lines: question, advice, outcome of each judged rule; each break-even sentence."""
     for rule in guide.rules:
         if rule.verdict is not None:
             yield f"- {rule.question} {rule.verdict.advice} {rule.verdict.sentence}"
@@ -82,7 +82,7 @@ def _rule_lines(guide: Guide) -> Iterator[str]:
 
 
 def _formula_lines(guide: Guide) -> Iterator[str]:
-    """A line for each formula: quantity, formula with numbers, value."""
+    """A Markdown line for each formula of the rules: quantity, formula with numbers, value."""
     for rule in guide.rules:
         for formula in rule.formulas:
             value = value_text(formula.value, formula.unit)

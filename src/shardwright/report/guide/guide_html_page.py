@@ -43,7 +43,7 @@ def guide_html(document: Any) -> str:
 
 
 def _best_view(document: Any) -> View:
-    """The view of the best plan, or of why there is none."""
+    """View of the best plan, or of why there is none, with the rules skipped for lack of time."""
     searched = (
         "{/searches:count} plans were searched for this guide."
         if document["kind"] == "training"
@@ -55,6 +55,9 @@ def _best_view(document: Any) -> View:
     else:
         unit = "A step takes" if document["kind"] == "training" else "A token takes"
         reading = f"{unit} {{/best/step_s:seconds}} with {{/best/strategy}}. {searched}"
+    if document["skipped"]:
+        names = ", ".join(f"{{/skipped/{place}}}" for place in range(len(document["skipped"])))
+        reading += f" The time was over before these rules were judged: {names}."
     return View(
         name="best",
         question="What is the best plan?",
@@ -64,7 +67,7 @@ def _best_view(document: Any) -> View:
 
 
 def _rule_view(document: Any, place: int) -> View:
-    """The view of one rule: advice and outcome, or its notes."""
+    """View of the rule at index `place`: statement, any advice, outcome, break-even, and notes."""
     rule, at = document["rules"][place], f"/rules/{place}"
     parts = [f"Rule: {{{at}/statement}}"]
     verdict = rule["verdict"]

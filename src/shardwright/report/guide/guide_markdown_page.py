@@ -9,7 +9,7 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import Guide, Ru
 
 
 def guide_markdown(guide: Guide, *, level: int = 1) -> str:
-    """Markdown page of a guide; its title is a heading of level `level`."""
+    """Markdown page, title at heading `level`: best plan, tables of rules and formulas, changes."""
     mark = "#" * level
     lines = [
         f"{mark} {guide.title}",
@@ -32,7 +32,7 @@ def guide_markdown(guide: Guide, *, level: int = 1) -> str:
 
 
 def verdict_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
-    """Cells of each rule: question, advice, outcome with its loss, or its notes."""
+    """Cells of each rule: question, advice or "", and the outcome with other choices or notes."""
     for rule in rules:
         verdict = rule.verdict
         if verdict is None:
@@ -56,6 +56,6 @@ def formula_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
 
 
 def table(header: Sequence[str], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Lines of a Markdown table; a vertical bar inside a cell becomes a slash."""
     cells = [header, ["---"] * len(header), *rows]
     return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]

@@ -29,7 +29,7 @@ from shardwright.units import (
 
 
 def render_guide(guide: Guide) -> RenderableType:
-    """The guide on the screen: the best plan, then one section a rule."""
+    """The guide on the screen: the best plan, a section a rule, and rules left out for time."""
     parts: list[RenderableType] = [Text(guide.title, style="bold")]
     parts.append(section("The best plan", Group(*map(WrappedText, map(Text, _best_lines(guide))))))
     parts += [section(rule.question, Group(*_rule_parts(rule))) for rule in guide.rules]
@@ -40,7 +40,7 @@ def render_guide(guide: Guide) -> RenderableType:
 
 
 def guide_line(guide: Guide) -> str:
-    """Line of ``--quiet``: step, tab, strategy, tab, rules that do not hold of those judged."""
+    """Line of ``--quiet``: step or "-", strategy or reason, "m of n rules do not hold"; by tabs."""
     judged = [rule for rule in guide.rules if rule.verdict is not None]
     wrong = [rule for rule in judged if rule.verdict and rule.verdict.outcome.value != "holds"]
     step = "-" if guide.best.step_s is None else f"{guide.best.step_s:.9g} s"
@@ -51,7 +51,7 @@ def guide_line(guide: Guide) -> str:
 
 
 def _best_lines(guide: Guide) -> Iterator[str]:
-    """Lines of the best plan, or of why there is none, and the number of searches."""
+    """Lines: best plan or why none; any hint; the number of searches and the plan's command."""
     yield plan_text(guide.best)
     if guide.hint:
         yield f"hint: {guide.hint}"
@@ -60,7 +60,7 @@ def _best_lines(guide: Guide) -> Iterator[str]:
 
 
 def plan_text(plan: GuidePlan) -> str:
-    """A plan in a line: step, strategy and memory; or why there is none."""
+    """Text of a plan: step time, strategy, memory in percent of capacity; or why there is none."""
     if plan.step_s is None:
         return f"no plan: {plan.why}"
     memory = (
@@ -105,7 +105,7 @@ def loss_text(comparison: Comparison) -> str:
 
 
 def _indented_plan(plan: GuidePlan) -> RenderableType:
-    """A plan and its command, indented below a sentence."""
+    """A plan's line (none if nothing fits) above its command, both indented."""
     lines = [] if plan.step_s is None else [WrappedText(Text(plan_text(plan)))]
     return Indented(Group(*lines, WrappedText(Text(plan.command, style="dim"))))
 

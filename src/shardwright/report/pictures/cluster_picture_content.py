@@ -106,7 +106,7 @@ def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, en
 
 
 def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
-    """Text of a tier's bandwidth a device (slowest to fastest node kind), latency and rails."""
+    """A line: GB/s a device (slowest to fastest), largest latency, rails; () without tiers."""
     if not tiers:
         return ()
     rates = sorted(tier.bandwidth / GIGA for tier in tiers)
@@ -129,7 +129,7 @@ def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
 def _inner_branches(
     cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int
 ) -> list[Branch]:
-    """Branches of a level for the devices from `start` to `end`, equal neighbours merged."""
+    """Branches at `level` for devices `start` to `end` - 1; equal neighbours are one, counted."""
     branches: list[Branch] = []
     at, below = start, units[level]
     while at < end:
@@ -149,7 +149,7 @@ def _inner_branches(
 
 
 def _groups_in_range(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, int]]:
-    """(number, node group, devices of it) of each group with devices from `start` up to `end`."""
+    """(group index, node group, number of devices) of each group with devices in [start, end)."""
     firsts = (0, *group_ends(cluster))
     counts = [min(end, last) - max(start, first) for first, last in pairwise(firsts)]
     return [
@@ -163,7 +163,7 @@ def _host_memory(host: Host) -> str:
 
 
 def _node_branches(group: NodeGroup, devices: int) -> list[Branch]:
-    """Branches of the nodes of a group that have `devices` devices, with the links of a node.
+    """Branches: a group's equal nodes with link texts, or scale-up domains larger than a node.
 
     Where an island is larger than a node, the nodes are inside their islands.
     """
@@ -214,7 +214,7 @@ def _island(kind: NodeKind, size: int) -> str:
 
 
 def _node_tier(tier: NodeTier) -> str:
-    """Text of a tier inside a node: devices, and bandwidth, efficiency, latency of a link."""
+    """Text of a tier inside a node: devices, GB/s of each unit below it, efficiency, latency."""
     link = tier.link
     link_text = (
         f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_efficiency_text(link.efficiency)},"
@@ -229,7 +229,7 @@ def _efficiency_text(efficiency: float) -> str:
 
 
 def _zone_link(link: ZoneLink) -> str:
-    """Text of a link between two zones: Gb/s a node, latency, and dollars per gigabyte sent."""
+    """Text of a link between zones: achieved Gb/s a node, latency, dollars per gigabyte sent."""
     price = f", {link.egress:.4g} $ a gigabyte that leaves" if link.egress else ""
     rate = link.link.achieved * BITS_PER_BYTE / GIGA
     return (
@@ -269,7 +269,7 @@ def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
 
 
 def _group_document(group: NodeGroup) -> dict[str, Any]:
-    """JSON object of a node group: accelerator, islands, links, NICs and host memory."""
+    """JSON object of a node group: count, zone, accelerator, islands, links, NICs, host memory."""
     kind = group.kind
     return {
         "name": kind.name,

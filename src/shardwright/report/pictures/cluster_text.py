@@ -41,7 +41,7 @@ class ClusterText:
 
 
 def _tree_lines(branch: Branch, first: str, later: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield (tree-drawing prefix, text, is a title) of each line of a branch and its inside."""
+    """Yield (prefix, text, is a title) of a branch's lines; `first`, `later`: prefixes of lines."""
     times = f"{branch.count:,} x " if branch.count > 1 else ""
     yield first, f"{times}{branch.title}", True
     for line in branch.lines:

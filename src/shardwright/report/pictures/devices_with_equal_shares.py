@@ -19,7 +19,7 @@ MAX_RANGES = 3
 
 @lru_cache(maxsize=1024)
 def split_paths(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
-    """(cuts as text, device offsets) of each path of a split tree; equal parts are one path.
+    """(cuts as text, sorted device offsets) of each path of a split tree; equal parts are one.
 
     Equal parts are one way (``b8``); an unequal part says its share (``b2/3``). ``b[2:1]{t2, .+2}``
     has the ways ``b2/3 t2`` to 0 and 1, and ``b1/3`` to 2. A single device without cuts is the
@@ -65,7 +65,7 @@ def _prefixed(cut: str, way: str) -> str:
 
 
 def device_classes(sets: Iterable[IntArray], *, devices: int) -> IntArray:
-    """Class of each device: two devices are in one class if every set holds both or neither.
+    """Class number of each device; two devices share one if every set holds both or neither.
 
     Args:
         sets: distinct device numbers each.

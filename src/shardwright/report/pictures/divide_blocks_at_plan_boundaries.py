@@ -34,7 +34,7 @@ class ColumnBlocks:
 
 
 def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
-    """Divide the model's blocks wherever a stage or a split tree of the plan begins or ends.
+    """Ranges of blocks between boundaries of stages and trees; of operators if cut inside blocks.
 
     Raises:
         StrategyError: a stage's items are not in the model, or a lane leaves blocks out or takes
@@ -112,7 +112,7 @@ def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
 
 
 def _range_edges(chunk: _Chunk, counted: int, piece: BlockPiece) -> Iterator[int]:
-    """Yield block positions where a piece, or a placement's block range in it, begins or ends."""
+    """Yield block indices in a run where a piece, or a placement's range in it, begins or ends."""
     yield piece.first
     yield piece.first + piece.count
     for placement in chunk.stage.placements:
@@ -134,7 +134,7 @@ def _owner_in_lane(
     classes: frozenset[str],
     where: str,
 ) -> tuple[int, tuple[int, ...]]:
-    """(chunk, placement numbers) in one lane of the blocks or operator that begin at `first`."""
+    """(stage number, placement numbers) of a lane for blocks from `first`; raise if not one."""
     if operator:
         owners = [t for t in taken if t[2].operator in ("", operator)]
     else:
@@ -160,9 +160,9 @@ def _owner_in_lane(
 
 
 def _last_matching_placement(
-    placements: tuple[Placement, ...], klass: str, *, block: int, lane: Lane
+    placements: tuple[Placement, ...], operator_class: str, *, block: int, lane: Lane
 ) -> int:
-    """Number of the last placement that selects an operator class in a block; raise if none does.
+    """Index of the last matching placement, or raise; `block`: in its stage, -1 if not counted.
 
     Args:
         block: the layer's number; -1 = a block without one, such as the embedding.
@@ -175,10 +175,10 @@ def _last_matching_placement(
         inside = select.blocks is None or (
             block >= 0 and select.blocks[0] <= block <= select.blocks[1]
         )
-        if inside and (not select.classes or klass in select.classes):
+        if inside and (not select.classes or operator_class in select.classes):
             return number
     raise StrategyError(
-        f"no placement says where {klass} operators run",
+        f"no placement says where {operator_class} operators run",
         hint="begin with a line 'all = ..'",
         rule="placement.missing",
         path=f"lane {lane.name}",

@@ -70,7 +70,7 @@ def _one_band_each(count: int) -> tuple[Band, ...]:
 
 
 def _without_middle(bands: tuple[Band, ...], *, limit: int) -> tuple[Band, ...]:
-    """Replace the middle of the bands by one hidden band where there are more than `limit`."""
+    """Replace the middle by one hidden band if there are more than `limit` (at least 3) bands."""
     limit = max(limit, 3)
     if len(bands) <= limit:
         return bands
@@ -114,7 +114,7 @@ def _folded_columns(picture: PlanPicture) -> tuple[Band, ...]:
 def _repetitions(
     marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, period: int
 ) -> int:
-    """Times that `period` columns from `at` repeat, with chunk numbers that grow in equal steps."""
+    """Times that `period` columns from `at` repeat (1: once only), with chunks in equal steps."""
     if at + 2 * period > len(marks) or marks[at] != marks[at + period]:
         return 1
     steps = [

@@ -30,7 +30,7 @@ class ScatterPoint:
 
 
 def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str:
-    """Draw points as an SVG scatter plot with the line predicted = measured and a 10 % band.
+    """SVG plot of measured (x) and predicted (y) on log axes, with the diagonal and a 10 % band.
 
     Values must be positive.
     """
@@ -53,7 +53,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
         f'<text x="{MARGIN}" y="{MARGIN - 24}" font-size="15">{escape(title)}</text>',
         f'<g transform="translate({MARGIN},{MARGIN})">',
         f'<rect width="{SIZE}" height="{SIZE}" fill="none" stroke="#999"/>',
-        _band(low, span),
+        _band(span),
         *_ticks(low, low + span),
         *(_dot(p, place=place, colour=colour[p.group]) for p in points),
         (
@@ -70,8 +70,8 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
     return "\n".join(parts) + "\n"
 
 
-def _band(low: float, span: float) -> str:
-    """SVG of the band of 10 % around the line predicted = measured, and of the line."""
+def _band(span: float) -> str:
+    """SVG of the diagonal predicted = measured and its 10 % band; `span`: decades of an axis."""
     wide = log10(1 + BAND) / span * SIZE
     corners = (
         f"0,{SIZE - wide:.1f} {SIZE - wide:.1f},0 {SIZE},0 {SIZE},{wide:.1f} {wide:.1f},{SIZE}"
@@ -84,7 +84,7 @@ def _band(low: float, span: float) -> str:
 
 
 def _ticks(low: float, high: float) -> list[str]:
-    """SVG of the tick marks at powers of ten on both axes."""
+    """SVG of tick marks at powers of ten on both axes, which reach from 10**low to 10**high."""
     parts = []
     for exponent in range(ceil(low), floor(high) + 1):
         at = (exponent - low) / (high - low) * SIZE

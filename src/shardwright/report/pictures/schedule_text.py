@@ -37,7 +37,7 @@ class OrderPicture:
 def order_pictures(
     plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stages]
 ) -> tuple[OrderPicture, ...]:
-    """Each pipeline schedule of `plan` as a title and a line of actions for each device class.
+    """(title, action lines) of each schedule; `rows`: devices, `takes`: stages, by device class.
 
     Args:
         rows: device numbers of each class of devices.
@@ -81,7 +81,7 @@ def _lines(
     numbers: list[int],
     classes: dict[int, Stages],
 ) -> tuple[tuple[int, str], ...]:
-    """(device, actions as text) of each class; empty if large, unknown or in deadlock."""
+    """(lowest device, actions as text) of each class; empty if large, unknown or in deadlock."""
     try:
         devices_and_table = (
             _from_table(order)

@@ -104,7 +104,7 @@ def step_picture(
     tiers: Sequence[Tier],
     node_sizes: Sequence[int],
 ) -> StepPicture:
-    """Build the picture of a simulated step from its trace, prediction and traffic by class.
+    """Picture of a simulated step, a row a device class; `classes`: devices of each class.
 
     Args:
         trace: of the first device of each class.
@@ -142,7 +142,7 @@ def step_picture(
 
 
 def _nodes(classes: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[EqualNodes, ...]:
-    """Merge neighbouring nodes whose devices are in the same timeline rows."""
+    """Runs of neighbouring nodes whose devices are in the same rows (`classes`: devices by row)."""
     row_of = {device: row for row, devices in enumerate(classes) for device in devices}
     first, rows_by_node = 0, []
     for size in sizes:

@@ -114,7 +114,7 @@ def _timeline(sheet: SvgSheet, step: StepPicture, y: float) -> float:
 
 
 def _idle_text(step: StepPicture, row: TimelineRow) -> str:
-    """Percent of the step in which a row's device computes nothing, as text."""
+    """Text ``computes nothing for 12.3 % of the step`` of a row's device."""
     return f"computes nothing for {format_percent(row.idle_s / step.end_s)} of the step"
 
 

@@ -37,7 +37,7 @@ def render_step(step: StepPicture, *, width: int) -> RenderableType:
 
 
 def row_line(step: StepPicture, row: TimelineRow, *, columns: int) -> str:
-    """A device's step as a string: in each equal interval, the letter of the longest action.
+    """Letter of the longest compute action, or of idle time, in each of `columns` equal intervals.
 
     A dot stands for an interval that is mostly idle.
     """

@@ -38,7 +38,7 @@ def _key(word: str) -> str:
 
 
 def distinct_alternatives(answer: Answer) -> tuple[tuple[int, Alternative], ...]:
-    """(rank, strategy) of the alternatives that are not equivalent to a better-ranked one.
+    """(rank from 2, alternative), without equals of a better one in strategy or time and memory.
 
     An alternative is left out if a better-ranked strategy is as fast and needs as much memory, or
     if only the order of axes differs and the alternative is neither faster nor smaller.

@@ -14,7 +14,7 @@ from shardwright.units import format_percent, format_seconds, format_time_change
 
 
 def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True) -> Text:
-    """The certificate in words: claim, numbers of strategies, bounds, and the space.
+    """The certificate in words: claim, counts, bounds, and the space, shortened unless `whole`.
 
     The space is shortened unless `whole`.
     """
@@ -58,7 +58,7 @@ def claim_text(c: Certificate, *, search_time_s: float) -> str:
 
 
 def count_lines(c: Certificate) -> tuple[str, ...]:
-    """Numbers of strategies that are infeasible, bounded, simulated, illegal and duplicates."""
+    """Lines: numbers of strategies infeasible, bounded, simulated; any illegal or duplicates."""
     bounded = c.bounded_b0 + c.bounded_b1
     fates = (
         f"{c.strategies:,} distinct legal strategies: {c.infeasible:,} do not fit in memory,"
@@ -78,7 +78,7 @@ def count_lines(c: Certificate) -> tuple[str, ...]:
 
 
 def bound_lines(c: Certificate) -> tuple[str, str]:
-    """Lines of the best time against the lower bound of the space, and of every possible plan."""
+    """Lines: best time, space's lower bound and gap; percent of the best time any plan needs."""
     return (
         (
             f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap"

@@ -23,7 +23,7 @@ def frameworks_document(runners: Runners) -> dict[str, Any]:
 
 
 def render_frameworks(runners: Runners) -> RenderableType:
-    """Section with the frameworks that can run a plan, or the reasons why none can."""
+    """Section with frameworks that run a plan exactly, else almost, else why none can run it."""
     if runners.exact:
         names, first = ", ".join(runners.exact), runners.exact[0]
         text = f"{names} (shardwright export PLAN --to {first}), and {RUN_COMMAND}"

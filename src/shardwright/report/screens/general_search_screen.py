@@ -73,7 +73,7 @@ def _with_searched_orders(plan: Plan) -> Plan:
 
 
 def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """Section with the proof that no plan of a space of general plans is better."""
+    """Section with a search's proof: of scenarios, of mixed devices, of pipelines, or of grids."""
     c, joint = certificate, certificate.joint
     if c.scenarios is not None:
         return render_scenarios(c, search_time_s=search_time_s)

@@ -90,7 +90,7 @@ def longest_parts(advice: Advice) -> tuple[tuple[str, float], ...]:
 
 
 def advice_line(launch: Launch, advice: Advice) -> str:
-    """Line of ``advise --quiet``: seconds of the launch's step and of the best strategy's step.
+    """Line of ``advise --quiet``: the launch's seconds or illegal, the best's seconds and text.
 
     With the best strategy.
     """
@@ -214,7 +214,7 @@ def _improvement_sections(launch: Launch, advice: Advice) -> list[RenderableType
 
 
 def _change_text(change: Change, step: float) -> RenderableType:
-    """Text of a change, its step time, and the settings to remove and to add."""
+    """Text of a change: its step against `step` seconds (0: unknown), settings removed or added."""
     ratio = step / change.step_time_s
     gain = (
         f"{ratio:.1f} times as fast"

@@ -30,7 +30,7 @@ _TITLES = {
 def memory_table(
     prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()
 ) -> PlainTable:
-    """Table of memory in GiB by item, a row for each run of equal ranks.
+    """Table of memory in GiB by item, a row for each run of equal ranks; `classes`: rank names.
 
     Of many rows the first, the last, the fullest and their neighbours are shown, unless
     `all_stages`.
@@ -162,7 +162,7 @@ def _rows_to_show(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory
 
 
 def _device_texts(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts of a row's devices, longest first: all, or the first and the number of others."""
+    """Texts of a run's devices, longest first; `classes`: devices by rank, else ranks are named."""
     if not classes:
         return (str(run[0].rank) if len(run) == 1 else f"{run[0].rank}-{run[-1].rank}",)
     first, last = classes[run[0].rank], classes[run[-1].rank]

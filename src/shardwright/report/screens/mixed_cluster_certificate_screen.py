@@ -53,7 +53,7 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
 
 
 def _search_text(part: MixedPart, closed: str) -> str:
-    """Sentence with the number of pipelines searched and the proof, or why none were."""
+    """Sentence: number of pipelines searched and `closed`, words on the proof; or why none were."""
     if part.why_alone:
         return f"Grids of each kind of device alone: no pipelines over several, as {part.why_alone}"
     return f"{part.shapes:,} pipelines that replicas may be; {closed}"

@@ -120,7 +120,7 @@ def render_why(why: Why) -> RenderableType:
 
 
 def why_line(why: Why) -> str:
-    """Line of ``why --quiet``: seconds, strategy, slow-down or misfit, and fate, with tabs.
+    """Line of ``why --quiet``: seconds, strategy, slow-down or misfit, fate; only fate if illegal.
 
     The fate is the strategy's place in the search.
     """
@@ -160,7 +160,7 @@ def _broken_rules_table(broken: tuple[Violation, ...]) -> RenderableType:
 def _change_table(
     rows: Beside, *, total: str, names: Any, scale: float, digits: int
 ) -> RenderableType:
-    """Table of plan, other strategy and difference by part, largest increase first, then sums."""
+    """Table by part of plan, other and change, all over `scale`; increases first, then sums."""
     ranked = sorted(rows, key=lambda row: round((row[1] - row[2]) / scale, digits))
     summed = (total, sum(row[1] for row in rows), sum(row[2] for row in rows))
     shown = [

@@ -153,7 +153,7 @@ def _host_title(fullest: HostMemory) -> str:
 
 
 def _sensitivity_line(sensitivity: Sensitivity, *, answer: Answer) -> str:
-    """Sentence on the step time and the best plan on a changed cluster."""
+    """Sentence: percent change of the step on a changed cluster, and the best plan there."""
     slower = sensitivity.same_plan_s / answer.prediction.step_time_s - 1
     if sensitivity.best_grid == answer.grid:
         return f"{sensitivity.change}: {slower:+.1%}, the same plan is best"

@@ -174,7 +174,7 @@ def _change_percent(change: float) -> str:
 
 
 def _dollars(value: float | None) -> str:
-    """Dollars with four digits, or a dash."""
+    """Dollars with four significant digits, or a dash."""
     return "-" if value is None else f"{value:.4g}"
 
 

@@ -52,7 +52,7 @@ def run_document(report: RunReport) -> dict[str, Any]:
 def render_run(
     report: RunReport, *, cluster: str, measured: bool = False, dtype: str = ""
 ) -> RenderableType:
-    """Screen of loss, measured against predicted step time, and memory by class of devices.
+    """Screen of a run: loss, step time against prediction on `cluster`, memory by device class.
 
     Args:
         cluster: cluster of the prediction.

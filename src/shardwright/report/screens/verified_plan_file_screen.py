@@ -21,7 +21,7 @@ def checked_document(check: Recheck | Verified) -> dict[str, Any]:
 
 
 def checked_line(check: Recheck | Verified) -> str:
-    """Line of ``check --quiet`` for a plan file that holds."""
+    """Sentence that a plan file holds, together with its certificate if that was checked too."""
     return "The plan and its certificate hold." if isinstance(check, Recheck) else "The plan holds."
 
 

@@ -137,7 +137,7 @@ def _rates_text(answer: ServingAnswer) -> str:
 
 
 def _wait_lines(answer: ServingAnswer) -> Iterator[str]:
-    """Yield lines on waiting time, lost caches, refused requests and the latency objective."""
+    """Yield lines on the queue, lost caches, refused requests, and the promised latency, if any."""
     seen, served = answer.metrics, answer.served
     if seen.queue >= 0.5:
         waits = format_seconds(served.waiting_s)

@@ -83,7 +83,7 @@ def _value_text(value: object) -> str:
 
 
 def _number_formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
-    """Yield (operator class, weight format, multiplication format) of the precision."""
+    """Yield (operator class, weight format, multiplication format or dash for keys and values)."""
     precision = answer.problem.job.precision
     for field in fields(precision):
         value = getattr(precision, field.name)

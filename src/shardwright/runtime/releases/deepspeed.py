@@ -86,7 +86,7 @@ _OFFLOADED_OPTIMIZER: Final = (
 
 
 def _offload_offers(*stages: int) -> tuple[Offer, ...]:
-    """Option values that put checkpoints or ZeRO-3 parameters in host memory, on and off.
+    """Offers of cpu_checkpoints and param_offload on and off; `stages`: ZeRO stages where off.
 
     `stages` are the ZeRO stages at which parameters stay on the device.
     """

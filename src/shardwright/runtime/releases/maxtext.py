@@ -39,7 +39,7 @@ _PRODUCTS: Final = (_QKV, _PROJ, _UP, _DOWN)
 def _remat_statement(
     *kept: KeptOutput, host: tuple[KeptOutput, ...] = (), default: str = "selective"
 ) -> Statement:
-    """Runtime fields of a `remat_policy` that keeps only the named tensors, with their source.
+    """Statement that a `remat_policy` keeps only `kept` on the device and `host` in host memory.
 
     Kept on the device, or in `host` memory.
 

@@ -214,7 +214,7 @@ class BackendChoice:
 
 
 def size_row(rows: tuple[SizeRow, ...], *, memory_bytes: float, generation: int) -> SizeRow | None:
-    """First row of a table that matches the device's memory and generation; None if no row does."""
+    """First table row for the generation with a memory bound above `memory_bytes`; else None."""
     fits = (
         row
         for row in rows
@@ -298,7 +298,7 @@ def reserved_bytes(
     latent: bool = False,
     guessing: bool = False,
 ) -> float:
-    """Bytes a device that SGLang's `rule` leaves free: fixed, a chunk, a captured size, a rank.
+    """Bytes per device that SGLang's `rule` reserves: fixed, per chunk token, captured size, rank.
 
     Args:
         chunk: most tokens of an iteration.

@@ -137,7 +137,7 @@ def _block_tokens(engine: Engine, attention: str) -> int:
 def _largest_captured(
     engine: Engine, site: EngineSite, *, row_largest: int, sequences: int, budget: int
 ) -> int:
-    """Largest batch size with a captured graph, in the engine's unit; 0 = none is captured."""
+    """Largest batch with a captured graph, in requests or tokens as the engine counts; 0 = none."""
     if not engine.graphs:
         return 0
     if engine.captured:
@@ -180,7 +180,7 @@ def _is_piecewise(engine: Engine, site: EngineSite) -> bool:
 
 
 def _piece_sizes(engine: Engine, site: EngineSite, *, chunk: int) -> tuple[int, ...]:
-    """Token counts of captured pieces for prompts; empty if they share the decode graphs' sizes."""
+    """Token counts of captured prompt pieces; empty if none or if decode graphs' sizes serve."""
     if engine.piecewise_captures is None or not _is_piecewise(engine, site):
         return ()
     if engine.piecewise_captured:

@@ -54,7 +54,7 @@ class EngineOption:
 
     @property
     def example(self) -> str:
-        """Example value as text, for the hint of an error message; empty for a word option."""
+        """Example value for an error's hint, by form (8192, 0.9, on, 1,2,4,8); empty for a word."""
         return {
             Form.NUMBER: "8192",
             Form.SHARE: "0.9",

@@ -54,7 +54,7 @@ Order = tuple[int, int, int, int, int]
 
 
 def engine_names() -> tuple[str, ...]:
-    """Names of all described engine versions, in the order of versions."""
+    """Names of all described engine versions, by engine family, the oldest version first."""
     return tuple(one.name for word in _VERSIONS for one in _described_versions(word))
 
 
@@ -122,7 +122,7 @@ def _option_value(word: str, name: str) -> tuple[str, str]:
 
 @cache
 def _described_version(family: str, version: str) -> Engine:
-    """The described version equal to `version`, else the nearest earlier; newest if empty."""
+    """Described version equal to `version`, else nearest earlier, else oldest; newest if empty."""
     described_versions = _described_versions(family)
     if not version:
         return described_versions[-1]

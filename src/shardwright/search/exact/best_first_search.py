@@ -38,7 +38,7 @@ def best_first(
     words: str,
     progress: Progress | None,
 ) -> tuple[IntArray, float]:
-    """Evaluate shapes by bound until none can win or time is up; return the others and a bound.
+    """Evaluate shapes by rising bound until none can win or time ends: (shapes left, bound in s).
 
     Args:
         bounds: (shapes,) seconds that no order of a shape can beat.

@@ -11,7 +11,7 @@ from shardwright.strategy.plan.stage_splits_and_policies import Item, Stage
 
 
 def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
-    """(run name, number of blocks) for each run of the model's chain of blocks.
+    """(run name, number of blocks) of each run of a model; StrategyError if it is no chain.
 
     Raises:
         StrategyError: the blocks are no chain, or share weights (rules ``search.chain``,

@@ -71,7 +71,7 @@ into equal parts."""
 
 
 def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
-    """The exact space of a small problem, with microbatch counts up to MOST_MICROBATCHES.
+    """Exact space with up to MOST_MICROBATCHES microbatches; UsageError for too large a problem.
 
     With one lane the count divides the global batch.
 
@@ -128,7 +128,7 @@ class Partition:
 
 
 def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Classes of interchangeable devices, each as a tuple of device numbers.
+    """Device numbers by class: devices of one node and the same network units are exchangeable.
 
     Devices of a class are in one node, and on every network level in one unit or each alone in its
     unit.

@@ -61,7 +61,7 @@ class _PricedPartition:
     jitter: float
 
     def options(self, shape: int) -> tuple[StageOption, ...]:
-        """The stage options of one shape."""
+        """Stage options, one a stage, of the shape with number `shape`."""
         places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
         return options_in_one_plan(
             tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True))
@@ -81,7 +81,7 @@ def find_exact(
     prices: StagePrices | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[None]:
-    """Find the plan of `space` with the least simulated step that fits in memory, certified.
+    """Certified plan of `space` that fits with the least simulated step; InfeasibleError if none.
 
     Past `time_limit_s` (and with at least one simulated plan) the best plan so far is returned,
     with the least bound of the remaining members. Members that were not evaluated count as bounded

@@ -83,7 +83,7 @@ class _PricedDistribution:
         )
 
     def same(self, flat: int) -> tuple[int, ...]:
-        """Numbers of the lanes that equal the previous lane except for their order."""
+        """Numbers of lanes with the kind and shape of the previous lane; only orders may differ."""
         lane_shapes = list(zip(self.deal.kinds, self.numbers(flat), strict=True))
         return tuple(
             number
@@ -102,7 +102,7 @@ def search_lanes(
     limit: Limit,
     progress: Progress | None,
 ) -> float:
-    """Search plans of several lanes, updating `best`, `counts`; return a bound of the rest or inf.
+    """Search plans of several lanes, updating `best`; bound in s of unevaluated ones, else inf.
 
     Args:
         floor: seconds that no plan can beat.
@@ -198,7 +198,7 @@ def _member_counters(
 def _combination_bounds(
     deal: LaneDistribution, lanes: tuple[LaneShapes, ...], jitter: float
 ) -> FloatArray:
-    """Flat lower bounds in seconds of all combinations of lane shapes.
+    """Flat lower bounds in seconds of lane-shape combinations; inf for a repeat by equal lanes.
 
     See `_PricedDistribution`.
     """
@@ -347,7 +347,7 @@ def _stage_of_rows(program: Program) -> IntArray:
 def _fitting_orders(
     lanes: tuple[LaneShape, ...], rooms: IntArray, same: tuple[int, ...]
 ) -> Iterator[IntArray]:
-    """Yield (stages, 2 m) orders of all lanes whose microbatches in flight fit in `rooms`.
+    """Yield (stages, 2 m) orders that fit in `rooms`, -1 as padding; `same` lanes unordered.
 
     Args:
         same: lanes that equal the lane before them; their order numbers never descend.

@@ -117,7 +117,7 @@ class LanePrices:
             parts.append((partition, choices))
             bounds.append(
                 shape_bounds(
-                    choices, microbatches, context=True, shards=bool(self.space.shards)
+                    choices, microbatches, multilane=True, shards=bool(self.space.shards)
                 ).ravel()
             )
             orders.append(np.full_like(bounds[-1], counts.live))
@@ -131,7 +131,7 @@ class LanePrices:
         )
 
     def _choices(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
-        """Cached choices of the stage with blocks `start` to `end` - 1."""
+        """Cached choices, distinct in cost, of the stage with blocks `start` to `end` - 1."""
         key = start, end, devices, samples
         if key not in self.stages:
             self.stages[key] = self._priced(start, end, devices, samples=samples)

@@ -73,7 +73,7 @@ def lane_of(
 
 
 def table_of(lane: Lane, options: tuple[StageOption, ...], order: IntArray) -> Table:
-    """The order table of a lane, from (stages, 2 m) action codes.
+    """Order table of a lane, from (stages, 2 m) codes: k = forward, m + k = backward of k.
 
     Codes beyond the lane's 2 m actions are ignored.
     """

@@ -25,7 +25,7 @@ def one_f_one_b_actions(microbatches: int, in_flight: int) -> list[tuple[int, in
 def one_f_one_b_rows(
     devices: tuple[DeviceList, ...], microbatches: int, *, in_flight: int
 ) -> ActionRows:
-    """Action rows of 1F1B with `in_flight` microbatches in flight, one for each stage.
+    """Action rows of 1F1B with `in_flight` in flight on every stage, sorted by first device.
 
     `devices` are the devices of each stage.
     """

@@ -252,7 +252,7 @@ def _plan_around(
     microbatches: int,
     shards: tuple[Shards, ...],
 ) -> tuple[Plan, int]:
-    """A plan with this stage and all other blocks on its first device, and the stage's number."""
+    """A plan with this stage, other blocks on the stage's first device; and the stage's number."""
     blocks = chain_blocks(problem)
     before = (
         ()

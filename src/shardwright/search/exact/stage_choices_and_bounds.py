@@ -49,7 +49,7 @@ class StagePrices:
     known: dict[object, StageChoices] = field(default_factory=dict)
 
     def choices(self, partition: Partition) -> tuple[StageChoices, ...]:
-        """Choices of each stage of a partition."""
+        """Choices of each stage of a partition: priced legal split trees, one a distinct cost."""
         working, starts = partition.working, (0, *partition.ends)
         return tuple(
             self._of(start, end, devices, microbatches=partition.microbatches, working=working)
@@ -65,7 +65,7 @@ class StagePrices:
         microbatches: int,
         working: tuple[int, ...],
     ) -> StageChoices:
-        """Cached choices of the stage with blocks `start` to `end` - 1."""
+        """Cached choices, distinct in cost, of the stage with blocks `start` to `end` - 1."""
         key = start, end, devices, microbatches, working
         if key not in self.known:
             trees, legal = 0, 0
@@ -152,7 +152,7 @@ def shape_bounds(
     choices: tuple[StageChoices, ...],
     microbatches: int,
     *,
-    context: bool = False,
+    multilane: bool = False,
     shards: bool = False,
 ) -> IntArray:
     """Lower bound of each shape in picoseconds, one axis a stage; NEVER where memory cannot fit.
@@ -162,26 +162,26 @@ def shape_bounds(
     update. With replicated compute the tail follows the fastest copy. Messages are left out.
 
     Args:
-        context: other lanes exist, which may leave their islands too. Then gradient reductions, the
+        multilane: other lanes exist, which may leave their islands. Then gradient reductions, the
             norm and memory depend on them, and are left out; with `shards` the update is too.
     """
     shape = tuple(len(c.options) for c in choices)
     if 0 in shape:
         return np.zeros(shape, dtype=np.int64)
-    bounds = _option_bounds(choices, microbatches, context=context, shards=shards)
+    bounds = _option_bounds(choices, microbatches, multilane=multilane, shards=shards)
     if not any(option.plain for c in choices for option in c.options):
         return bounds
     plain = _option_bounds(
-        tuple(c.plain for c in choices), microbatches, context=context, shards=shards
+        tuple(c.plain for c in choices), microbatches, multilane=multilane, shards=shards
     )
     leaves = reduce(
         np.logical_or.outer, [np.array([option.leaves for option in c.options]) for c in choices]
     )
-    return np.where(leaves, plain, np.minimum(bounds, plain) if context else bounds)
+    return np.where(leaves, plain, np.minimum(bounds, plain) if multilane else bounds)
 
 
 def _option_bounds(
-    choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool
+    choices: tuple[StageChoices, ...], microbatches: int, *, multilane: bool, shards: bool
 ) -> IntArray:
     """Lower bounds of shapes in picoseconds for the given options; see `shape_bounds`."""
     stages, shape = len(choices), tuple(len(c.options) for c in choices)
@@ -199,7 +199,7 @@ def _option_bounds(
         reduced = along(
             stage,
             [
-                int((w + (0 if context else o.reduced)).max())
+                int((w + (0 if multilane else o.reduced)).max())
                 for w, o in zip(compute, stage_choices.options, strict=True)
             ],
         )
@@ -215,9 +215,9 @@ def _option_bounds(
         head = head + along(stage, [int(o.forward.min()) for o in stage_choices.options])
         tail = tail + along(stage, [int(o.backward.min()) for o in stage_choices.options])
         updates = [
-            o.update if not context else 0 if shards else o.own_update
+            o.update if not multilane else 0 if shards else o.own_update
             for o in stage_choices.options
         ]
         update = np.maximum(update, along(stage, updates))
-        fits &= context | (along(stage, [o.room for o in stage_choices.options]) > 0)
+        fits &= multilane | (along(stage, [o.room for o in stage_choices.options]) > 0)
     return np.where(fits, bound + update, NEVER)

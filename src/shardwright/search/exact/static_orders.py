@@ -55,7 +55,7 @@ def in_flight(order: tuple[int, ...], microbatches: int) -> int:
 
 @lru_cache(maxsize=64)
 def pipeline_orders(stages: int, microbatches: int) -> tuple[IntArray, IntArray]:
-    """Deadlock-free orders of a chain of stages, and each stage's most microbatches in flight.
+    """(orders, stages, 2 m) deadlock-free orders of a chain, and (orders, stages) peak in flight.
 
     Returns:
         (orders, stages, 2 m) actions, and (orders, stages) most microbatches in flight.
@@ -198,7 +198,7 @@ def finish_times(
     num_resources: int,
     contended: bool,
 ) -> IntArray:
-    """Last finish in picoseconds under each order; -1 if some task never starts."""
+    """Last finish in picoseconds by order, contended or longest path; -1 if a task never starts."""
     tasks = work.size
     result = np.empty(orders.shape[0], np.int64)
     for number in range(orders.shape[0]):

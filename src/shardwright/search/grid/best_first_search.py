@@ -52,7 +52,7 @@ class SimulatedMember:
 
 
 def member_of(simulated: Simulated) -> SimulatedMember:
-    """Step seconds and fullest device's reserved bytes of a simulated member, no simulation."""
+    """Grid, step seconds and fullest device's reserved bytes of a member, no other results."""
     return SimulatedMember(
         grid=simulated.grid,
         step_time_s=simulated.step_time_s,
@@ -176,7 +176,7 @@ class Refinement:
                 progress(say, len(outcome.ranked), self._top)
 
     def _push_longest_path(self, place: int, bound: float) -> None:
-        """Drop a member whose exact peak memory is too large, else push its B1 on the heap."""
+        """Drop a member of too large exact peak memory, else push its longest path on the heap."""
         if self._peaks.of(place) > self._capacity:
             self.outcome.too_large += 1
             return
@@ -227,7 +227,7 @@ def _rank_or_simulate(
     capacity: float,
     outcome: SearchOutcome,
 ) -> float:
-    """Rank the heap's top if it is simulated, else simulate its grid and requeue its seconds.
+    """Rank the heap's top if simulated, else simulate and requeue it; its seconds or inf (no room).
 
     Return the step seconds, or inf if the plan does not fit in memory.
     """

@@ -66,7 +66,7 @@ class Series:
     flag: str = ""
 
     def hint_texts(self, fitting: list[str]) -> list[str]:
-        """Hint texts of the fitting changes, joined behind one flag if the series has one.
+        """Hint texts of fitting changes; with a flag one text, as in ``--runtime a, b or c``.
 
         For example ``--runtime deepspeed-0.16 or maxtext``.
         """
@@ -127,7 +127,7 @@ def series_of(request: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """True if a least-memory member of a changed request fits device and host; False on errors."""
+    """True if a least-memory member fits `capacity` bytes a device and hosts; False on errors."""
     try:
         facts = facts_of(change.problem)
         bounded = bound_space(
@@ -152,10 +152,12 @@ def least_memory_space(space: Space) -> Space:
     return replace(space.option_parts()[0], values=tuple((axis, values[axis]) for axis in AXES))
 
 
-def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
-    """The space of the same kind for a changed problem, with the pins and exclusions of `space`."""
-    build = _BUILDERS[space.name]
-    default, changed_default = build(problem, facts), build(changed, facts_of(changed))
+def same_choices(
+    space: Space, facts: GridFacts, problem: Problem, changed: Problem, *, kind: str = ""
+) -> Space:
+    """Space of a `kind` (default: the same) for a changed problem, with the pins of `space`."""
+    default = _BUILDERS[space.name](problem, facts)
+    changed_default = _BUILDERS[kind or space.name](changed, facts_of(changed))
     values = tuple(
         (axis, changed_default.of(axis) if space.of(axis) == default.of(axis) else space.of(axis))
         for axis in AXES
@@ -270,7 +272,7 @@ def _may_need_less(request: InfeasibleRequest, changed: Problem, name: str, valu
 def _wider_space(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Yield the change to the exhaustive space."""
     exhaustive = same_choices(
-        replace(request.space, name="exhaustive"), request.facts, request.problem, request.problem
+        request.space, request.facts, request.problem, request.problem, kind="exhaustive"
     )
     yield ChangedRequest(text="--space exhaustive", problem=request.problem, space=exhaustive)
 
@@ -320,7 +322,7 @@ def _adapter_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _smaller_batches(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Yield changes that halve the global batch repeatedly while it stays whole."""
+    """Yield changes that halve the global batch 1 to DOUBLINGS times, while it stays whole."""
     batch = request.problem.job.global_batch
     for power in range(1, DOUBLINGS + 1):
         if batch % 2**power:
@@ -338,7 +340,7 @@ def _smaller_batches(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _shorter_sequences(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Yield changes that halve the sequence length repeatedly while it stays whole."""
+    """Yield changes that halve the sequence length 1 to DOUBLINGS times, while it stays whole."""
     job = request.problem.job
     for power in range(1, DOUBLINGS + 1):
         if job.sequence_length % 2**power:

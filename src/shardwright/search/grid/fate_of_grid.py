@@ -52,14 +52,14 @@ class LocatedGrid:
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """Outside, infeasible, bounded or simulated: fate of a legal `grid` in a search of `space`.
+    """Fate of `grid` in a search: outside, infeasible, bounded (by last rank `known_s`), simulated.
 
     Args:
         capacity: bytes of a device that a plan may fill.
         known_s: step seconds of the last ranked strategy; a grid with a larger bound is bounded
             away.
     """
-    axis_part, missing = _part_withaxis_values(space, grid, facts)
+    axis_part, missing = _part_with_axis_values(space, grid, facts)
     option_part = _part_with_options(problem, axis_part, grid) if axis_part is not None else None
     if option_part is None:
         return LocatedGrid(
@@ -91,7 +91,7 @@ def placed_in(
 def _fate_after_longest_path(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """Infeasible, bounded or simulated, by a member's exact memory and then its longest path.
+    """Fate of the first bounded member by exact peak memory, then longest path against `known_s`.
 
     Infeasible if the order's peak memory exceeds the capacity, bounded if the longest path takes at
     least `known_s` seconds, else simulated.
@@ -110,10 +110,10 @@ def _fate_after_longest_path(
     return LocatedGrid(fate=fate, reason="the longest path through its order", bound_s=path)
 
 
-def _part_withaxis_values(
+def _part_with_axis_values(
     space: Space, grid: Grid, facts: GridFacts
 ) -> tuple[Space | None, tuple[str, ...]]:
-    """Part of `space` with only the axis values of `grid`, and (); or None and the reasons."""
+    """Part of `space` with only the axis values and dp of `grid`, and (); or None and reasons."""
     wanted = canonical(grid, facts=facts)
     wanted_values, given_values = axis_values(wanted), axis_values(grid)
     values: dict[str, Value] = {}

@@ -175,7 +175,7 @@ class _UnexpandedCounts:
 
 
 def _unexpanded_counts(searched: Searched) -> _UnexpandedCounts:
-    """Count members by fate over the meshes that were ruled out whole and the repeated meshes."""
+    """Count members of unexpanded meshes by fate; those of repeated meshes are duplicates."""
     counts = _UnexpandedCounts()
     for meshes, seconds, _ in searched.left:
         legal, distinct = int(meshes.columns["legal"].sum()), meshes.columns["distinct"]
@@ -248,13 +248,13 @@ def problem_text(problem: Problem) -> str:
 
 @lru_cache(maxsize=64)
 def _text_of(identity: Same[Problem]) -> str:
-    """Cached representation of a problem's model, cluster, job and runtime."""
+    """Cached `repr` of a problem's model, cluster, job and runtime, by the problem's identity."""
     problem = identity.value
     return repr((problem.model, problem.cluster, problem.job, problem.runtime))
 
 
 def _alternative(best: Prediction, simulated: Simulated) -> Alternative:
-    """Summarise a next best plan by its largest changes of the step breakdown against the best."""
+    """Summarise a next best plan, with its largest breakdown differences to `best` in seconds."""
     best_parts, other_parts = dict(best.breakdown_s), dict(breakdown(simulated.result))
     changes = sorted(
         (

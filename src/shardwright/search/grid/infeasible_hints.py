@@ -53,23 +53,23 @@ def nothing_fits(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    crossed: tuple[ExpandedMembers, ...],
+    expanded: tuple[ExpandedMembers, ...],
     *,
     capacity: int,
     hints: bool = True,
     progress: Progress | None = None,
 ) -> InfeasibleError:
-    """Build the error of a space without a member that fits in device and host memory.
+    """Build the error that no member fits: smallest plan, missing bytes, changes that would fit.
 
     Args:
-        crossed: the expanded parts of the search.
+        expanded: the expanded parts of the search.
         capacity: bytes of a device that plans may fill.
         hints: also try changes of `feasible_changes.series_of` and list those that fit; without
             them the error costs no search.
     """
     parts = [
         (under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity))
-        for part in crossed
+        for part in expanded
     ]
     smallest_strategies = [
         smallest_member
@@ -80,7 +80,7 @@ def nothing_fits(
     first = parts_of(problem, space)[0]
     problem = under(problem, first.chosen)
     if not smallest_strategies:
-        return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
+        return _nothing_legal(problem, first, facts, sum(part.enumerated for part in expanded))
     grid, stage = min(smallest_strategies, key=lambda smallest_member: smallest_member[1].reserved)
     if stage.reserved <= capacity:
         # The smallest strategy fits its devices, and would have been found if it fitted its nodes.
@@ -127,7 +127,7 @@ def nothing_fits(
 def _fitting_changes(
     request: InfeasibleRequest, progress: Progress | None
 ) -> tuple[list[str], bool]:
-    """Texts of the changes with which a plan fits, and True if time sufficed to try all."""
+    """Texts of the first changes of each kind with which a plan fits; True if time sufficed."""
     series, begun, texts = series_of(request), time.monotonic(), list[str]()
     for number, kind in enumerate(series):
         fitting: list[str] = []
@@ -174,7 +174,7 @@ def _nothing_legal(
 
 
 def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
-    """Yield changes to fewer devices: the next `NEAR` smaller counts, then powers of two."""
+    """Yield changes to fewer devices: the next `NEAR` lower counts, then falling powers of two."""
     devices = problem.cluster.num_devices
     tried: set[int] = {devices}
     next_smaller = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
@@ -190,7 +190,7 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
 def _divisible_batches(
     problem: Problem, space: Space, facts: GridFacts
 ) -> Iterator[ChangedRequest]:
-    """Yield changes to a larger global batch: next multiple of devices / d for each divisor d."""
+    """Yield larger global batches: next multiples of devices / d for divisors d up to `NEAR`."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]
     larger = sorted({-(-batch // step) * step for step in steps} - {batch})
@@ -200,7 +200,7 @@ def _divisible_batches(
 
 
 def _nearest_rule(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
-    """Message: a rule broken by the raw member that breaks fewest, or that no mesh fits devices."""
+    """Message: a rule broken by the raw least-memory member that breaks fewest, or no mesh fits."""
     best: tuple[int, str] | None = None
     for grid in itertools.islice(_raw_grids(least_memory_space(space)), MOST_RAW):
         broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]

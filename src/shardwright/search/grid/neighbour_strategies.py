@@ -25,7 +25,7 @@ Strategy = TypeVar("Strategy", bound=Grid | Plan)
 def one_change(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid
 ) -> Iterator[tuple[str, Grid]]:
-    """Yield (change text, grid) of every distinct grid with one other axis or runtime option value.
+    """Yield (change text, grid) of distinct grids with one other axis value or neutral option.
 
     Only options that change no numerics are changed. Data parallelism takes the remaining devices.
     A pipeline of another length or with other chunks distributes its layers anew and takes the
@@ -121,7 +121,7 @@ def option_changes(
     names: Container[str] | None = None,
     values: Container[str] | None = None,
 ) -> Iterator[tuple[str, str, Strategy]]:
-    """Yield (option, value, strategy) for every value of each option that changes no numerics.
+    """Yield (option, value, strategy) for all values, own included, of numerics-neutral options.
 
     The strategy's own values are included.
 
@@ -148,7 +148,7 @@ def option_changes(
 def simulated_change(
     problem: Problem, strategy: Grid | Plan, *, capacity: float | None = None
 ) -> SimulatedPlan | None:
-    """Simulate one step of a strategy; None if it breaks a rule or does not fit in memory.
+    """Simulate a step; None if a rule is broken or memory exceeds `capacity` (None = devices').
 
     None also if the runtime rejects its options.
 

@@ -62,7 +62,7 @@ def members_by_bound(
     near_s: float,
     most: int = MOST_EXPANDED,
 ) -> MembersByBound:
-    """Bound each member that a search expanded, and up to `most` of meshes bounded by `near_s`.
+    """Bound each member that a search expanded, and `most` others in meshes bounded by `near_s`.
 
     The search rules out most meshes whole. Those that may have a member of at most `near_s` seconds
     are expanded here, by ascending bound, up to `most` members.
@@ -123,7 +123,7 @@ def front_members(members: MembersByBound) -> IntArray:
 
 
 def even_sample(members: MembersByBound, *, count: int, without: IntArray) -> IntArray:
-    """Numbers of at most `count` members, evenly by rank of their time bound, ascending.
+    """Ascending numbers of up to `count` members, spread evenly by time bound; 3 of 4 fit memory.
 
     Three of four fit, where there are that many of both; the others do not.
 

@@ -41,7 +41,7 @@ def search(
     progress: Progress | None = None,
     keeps: Callable[[MeshRows], BoolArray] | None = None,
 ) -> Searched:
-    """Bound and refine the members on all devices, then the members that leave devices idle.
+    """Search each option part of `space`, on all and on fewer devices; rank the `top` fastest.
 
     Parts with one value of each runtime option are searched in turn, each against the best step
     found before: the space's first part, then the others by the step time of the best grid under
@@ -99,11 +99,11 @@ def search(
             *kept_of(part_problem),
         )
 
-    run(first).search(behind=first)
+    run(first).search(first_part=first)
     if others and found.outcome.ranked:
         others = fastest_first(problem, others, found.outcome.ranked[0].grid)
     for part in others:
-        run(part).search(behind=first)
+        run(part).search(first_part=first)
     return found
 
 
@@ -128,7 +128,7 @@ def _counted_meshes(
 
 
 def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
-    """Sort option parts by the simulated step seconds of `grid` under their options."""
+    """Sort option parts by ascending simulated step seconds of `grid` under their options."""
     modules = tuple(option for option in grid.options if option[0] in LADDER)
 
     def seconds(part: Space) -> float:

@@ -37,7 +37,7 @@ class Searched:
     paired: list[PairedSearch] = field(default_factory=list)
 
     def may_reach(self, meshes: MeshRows, space: Space, seconds: float) -> BoolArray:
-        """(meshes,) True where a part may still have a member of at most `seconds` on that mesh."""
+        """(meshes,) True unless all members of `space` there are known to exceed `seconds`."""
         mesh_sets, bound_sets = [meshes], [np.full(len(meshes), -np.inf)]
         for part in self.expanded:
             if part.space.chosen == space.chosen and part.whole is not None:

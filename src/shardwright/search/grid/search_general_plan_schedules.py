@@ -61,8 +61,12 @@ class PairedSearch:
     infeasible: int = 0
     bounded_b0: int = 0
     bounded_b1: int = 0
-    simulated: int = 0
     lower_bound_s: float = float("inf")
+
+    @property
+    def simulated(self) -> int:
+        """Number of members that were simulated and fit."""
+        return len(self.fitting)
 
 
 def _overlapped_part(space: Space) -> Space | None:
@@ -97,7 +101,7 @@ def _overlapped_part(space: Space) -> Space | None:
 
 
 def _rescheduled_grid(members: Members, name: str, place: int) -> Grid:
-    """The grid of a member with its schedule replaced by `name`."""
+    """The grid of a member with schedule `name` and that schedule's chunks a rank as vpp."""
     return replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
 
 
@@ -169,12 +173,11 @@ def search_paired(
 def _simulate_and_rank(
     problem: Problem, grid: Grid, *, capacity: float, top: int, result: PairedSearch
 ) -> None:
-    """Simulate a grid and insert it among the `top` ranked members if it fits in memory."""
+    """Simulate a grid, count it in `result`, and rank it among the `top` if it fits in memory."""
     simulated = Simulated(grid=grid, result=simulate_grid(problem, grid))
     if not simulated.result.fits_in(capacity):
         result.infeasible += 1
         return
-    result.simulated += 1
     result.fitting.append(member_of(simulated))
     result.ranked = sorted([*result.ranked, simulated], key=lambda s: s.step_time_s)[:top]
 

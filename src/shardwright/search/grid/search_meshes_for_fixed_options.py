@@ -64,8 +64,8 @@ class PartSearch:
         """Most raw members that may be expanded at once within the memory."""
         return int(self.memory_half / RAW_BYTES)
 
-    def search(self, *, behind: Space) -> None:
-        """Search the part, counting meshes with the same plans as in part `behind` as repeated."""
+    def search(self, *, first_part: Space) -> None:
+        """Search the part; meshes with the same plans as in `first_part` count as repeated."""
         full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
             refinement, _ = self.expand(full)
@@ -76,7 +76,7 @@ class PartSearch:
             self.search_paired_schedules()
             return
         meshes = full if idle is None else full.joined(idle)
-        differs = where_options_differ(meshes.columns, self.space, behind)
+        differs = where_options_differ(meshes.columns, self.space, first_part)
         self.found.repeated.append(meshes.take(~differs))
         meshes = meshes.take(differs, illegal=meshes.illegal)
         if self.found.outcome.ranked and self.limit.passed():
@@ -199,7 +199,7 @@ class PartSearch:
         )
 
     def _bounded_meshes(self, meshes: MeshRows) -> tuple[MeshRows, FloatArray]:
-        """Meshes bounded in time, with lower bounds in seconds; the others are left unexpanded."""
+        """Meshes bounded before the time limit, and bounds in seconds; others stay unexpanded."""
         expanded = [
             part.whole
             for part in self.found.expanded

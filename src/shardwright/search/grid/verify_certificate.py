@@ -74,7 +74,7 @@ def recheck(
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> Recheck:
-    """Verify the certificate of `answer`: recount, check bounds of a sample and all contenders.
+    """Verify the certificate of `answer` by recount, sample and all contenders, or DataError.
 
     Every count is made again. A random 1 % of the feasible members (at most MOST) and every member
     whose bound is below the claimed one are checked against S: B0 <= B1 <= S, and no member that
@@ -159,7 +159,7 @@ def _sampled_unexpanded_meshes(
 
 
 def _require_same_question(claim: Certificate, problem: Problem, space: Space) -> None:
-    """Raise DataError unless the claim's digest, space text and gaps are consistent."""
+    """Raise DataError unless the claim is for this problem and space, with consistent gaps."""
     if claim.digest != space.digest(problem_text(problem)) or claim.space != space.text():
         raise DataError(
             "the plan's certificate is for another problem or space",
@@ -183,7 +183,7 @@ def _require_same_question(claim: Certificate, problem: Problem, space: Space) -
 
 
 def _recheck_strategies(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
-    """Check that the answer's strategies are legal and fit; return the largest relative time error.
+    """Largest relative error of the answer's step times; DataError above DRIFT or if not legal.
 
     Return the largest relative deviation of a step time.
     """
@@ -240,7 +240,7 @@ def _recheck_counts(claim: Certificate, again: Certificate) -> None:
 def _search_again(
     problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int
 ) -> Searched:
-    """Repeat the search; raise DataError if ranking or counts differ from a complete claim."""
+    """Repeat the search; raise DataError if ranking or counts differ from an optimal claim's."""
     ranked = 1 + len(answer.alternatives)
     claims = [
         canonical(grid, facts=facts)

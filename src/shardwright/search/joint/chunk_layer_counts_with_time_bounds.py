@@ -51,7 +51,7 @@ from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
 
 @lru_cache(maxsize=1024)
 def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
-    """(shapes, ranks x chunks) layers of each chunk, in every spread of the joint space.
+    """(shapes, ranks x chunks) layers of each chunk: first and last <= 2 x mean, others equal.
 
     The first and the last chunk have any number up to twice the mean. The others are equal up to
     one, with the larger ones before or after the smaller ones. Or each rank spreads its layers
@@ -78,7 +78,7 @@ def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
 
 
 def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
-    """(shapes,) lower bound in seconds on each spread's interleaved 1F1B step, no recomputation.
+    """(shapes,) lower bound in interleaved 1F1B step seconds by chunk layers, no recomputation.
 
     The longest over ranks of: head, work and tail; the work beside collectives; the work from the
     first backward on; each with the update.
@@ -125,7 +125,7 @@ def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> Floa
 def any_order_bounds(
     splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
 ) -> FloatArray:
-    """(shapes,) lower bound in seconds on each spread over all static orders; inf = no fit.
+    """(shapes,) lower bound in step seconds by chunk layers, any static order; inf = no fit.
 
     Every rank does all its work after the forward path to its first chunk; and all but its weight
     gradients before the backward path from there. Before its first backward it does no more
@@ -213,7 +213,7 @@ def _activation_room(
 def _pass_seconds(
     sums: FloatArray, row: int, ends_row: int, starts: IntArray, stops: IntArray
 ) -> FloatArray:
-    """(shapes, chunks) seconds of one forward or backward of each chunk."""
+    """(shapes, chunks) seconds of one pass: layers by row `row` of `sums`, ends by `ends_row`."""
     layers = sums[row] - sums[ends_row]
     result: FloatArray = layers[stops] - layers[starts]
     result[:, 0] += sums[ends_row, 1]
@@ -262,7 +262,7 @@ class ShapeTimes:
 
 
 def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: bool) -> ShapeTimes:
-    """Durations of layer spreads in picoseconds, for the longest path through their order.
+    """Durations in picoseconds by rows of chunk layers; `pieces` = reductions go in buckets.
 
     Args:
         splits: as of `layer_count_bounds`.
@@ -295,7 +295,7 @@ def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: boo
 def layer_count_path_s(
     times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None
 ) -> float:
-    """Lower bound in seconds on the step of one spread: the longest path through its order.
+    """Lower bound in seconds on a step of spread `row`: the longest path through order `table`.
 
     Args:
         table: the order.
@@ -329,7 +329,7 @@ def layer_count_path_s(
 
 @lru_cache(maxsize=256)
 def microbatches_in_memory(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
-    """Microbatches of each chunk that a rank of interleaved 1F1B holds at once, by rank.
+    """By rank: (rows, chunks) largest sets of microbatches that interleaved 1F1B holds at once.
 
     For each rank (rows, chunks), without rows that another row exceeds everywhere.
     """
@@ -345,7 +345,7 @@ def microbatches_in_memory(ranks: int, chunks: int, microbatches: int) -> tuple[
 
 
 def least_full_recompute(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
-    """(chunks,) fewest first layers to recompute in full so that all ranks fit; None = none.
+    """(chunks,) fewest first layers to recompute in full to fit, equal within a rank; None = none.
 
     The same number on all chunks of a rank. By lower bounds of each rank's bytes on a device and in
     host memory, as `label_options` has them for one chunk. More recomputation keeps more in host

@@ -115,7 +115,7 @@ def find_joint(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[JointDetail]:
-    """Find the fastest plan of the joint space over a grid space, with a certificate.
+    """Find the fastest grid of `space` or plan of its joint space, certified; error if none.
 
     The grid space is searched first and is part of the joint space.
 
@@ -191,7 +191,7 @@ def _strategy(problem: Problem, best: ScoredPlan | None, grid: Answer | None) ->
 
 
 def _search_pipelines(question: _JointRequest, grid: Answer | None) -> _JointResults:
-    """Search the pipelines under each value of the options, the best grid's options first."""
+    """Search the pipelines under each combination of options, ascending by the best grid's step."""
     problem, joint = question.problem, question.joint
     results = _JointResults(
         best_s=grid.certificate.best_s if grid else OPEN_LIMIT,

@@ -39,11 +39,11 @@ def host_share(cluster: Cluster, *, devices: int, ranks: int, stride: int) -> Ho
 
 
 @lru_cache(maxsize=256)
-def _devices_of_a_rank(devices: int, ranks: int, stride: int, node: int) -> tuple[int, int]:
-    """Devices of a rank in one node, and number of ranks that share the node; see `host_share`."""
-    device = np.arange(min(devices, lcm(stride * ranks, node)))
-    counts = np.zeros((int(device[-1]) // node + 1, ranks), dtype=np.int64)
-    np.add.at(counts, (device // node, device // stride % ranks), 1)
+def _devices_of_a_rank(devices: int, ranks: int, stride: int, per_node: int) -> tuple[int, int]:
+    """Devices of a rank in one node, and number of ranks that share a node alike (1 = unlike)."""
+    device = np.arange(min(devices, lcm(stride * ranks, per_node)))
+    counts = np.zeros((int(device[-1]) // per_node + 1, ranks), dtype=np.int64)
+    np.add.at(counts, (device // per_node, device // stride % ranks), 1)
     each, sharing = int(counts.max()), int((counts[0] > 0).sum())
     if ranks % sharing == 0:
         groups = counts.reshape(len(counts), ranks // sharing, sharing)

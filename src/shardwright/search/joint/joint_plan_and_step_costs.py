@@ -100,7 +100,7 @@ class JointPlan:
 
 
 def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
-    """The grid in which every rank has the split in row `outer`."""
+    """The grid whose ranks all have the split in row `outer`; 1F1B, interleaved if `chunks` > 1."""
     c = {name: int(column[outer]) for name, column in shaped.columns.items()}
     return Grid(
         tp=c["tp"],
@@ -143,7 +143,7 @@ def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> Joint
 def plan_of_sizes(
     shaped: ShapedSpace, pipeline: PipelineShape, sizes: IntArray, redone: IntArray | None = None
 ) -> JointPlan:
-    """Joint plan whose chunks have `sizes` layers, of which `redone` are recomputed in full."""
+    """Joint plan whose chunks have `sizes` layers, the first `redone` of each recomputed fully."""
     first = np.zeros_like(sizes) if redone is None else np.minimum(redone, sizes)
     grid = split_grid(shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     p = pipeline.ranks
@@ -267,7 +267,7 @@ _OF_RANKS = (
 
 
 def _merge_splits(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
-    """Step costs whose ranks have different splits: each rank's columns, and the shortest sends."""
+    """Step costs of ranks with different splits: each rank's own columns, all sends `border_s`."""
     p = plan.ranks
     any_step = by_outer[plan.outers[0]]
     of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]

@@ -70,7 +70,7 @@ def activation_room_of_ranks(problem: Problem, costs: StepCosts, *, capacity: in
 def order_problem(
     problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
 ) -> OrderProblem:
-    """Order problem of a plan: its chunks on their ranks, with times in nanoseconds and bytes.
+    """Order problem of a plan, in nanoseconds and bytes; InfeasibleError if a rank has no room.
 
     A chunk that recomputes has whole backwards: the inputs of its weight gradients are recomputed
     just before. Saved activations stay until the weight gradients are done. A send that blocks
@@ -107,7 +107,7 @@ def order_problem(
 def _held_and_limit_bytes(
     problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
 ) -> tuple[IntArray, IntArray]:
-    """Bytes that a microbatch holds on each chunk, and bytes that fit on each rank.
+    """(chunks,) bytes that a microbatch holds, (ranks,) bytes that fit, by device and host memory.
 
     (chunks,) and (ranks,), limited by device memory and by host memory. A rank of one chunk keeps
     both for the same time, so host memory for n microbatches is a limit of n times the device bytes
@@ -131,7 +131,7 @@ def _held_and_limit_bytes(
 
 
 def _send_times(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
-    """(chunks,) nanoseconds of the activation send to the next chunk and the gradient send back.
+    """(chunks,) nanoseconds of the activation send to the next, gradient send to the previous.
 
     0 for a send on one rank.
     """
@@ -165,7 +165,7 @@ def _fitting_problem(
 
 
 def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
-    """Lower bound in seconds on a plan's step over all orders that fit in memory; inf = none fits.
+    """Lower bound in step seconds without reductions, over the orders that fit; inf = none fits.
 
     Gradient reductions are left out.
     """
@@ -177,7 +177,7 @@ def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capac
 
 
 def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan: int) -> float:
-    """Seconds of a step from its makespan in time units: with the update and jitter."""
+    """Step seconds of a makespan in nanoseconds: with the optimizer update, times jitter."""
     rest = float((costs.optimizer_s + costs.after_s).max())
     return (makespan / UNITS_PER_SECOND + rest) * jitter_factor(problem, plan.grids[0].devices)
 
@@ -203,7 +203,7 @@ def with_found_order(
 def with_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int
 ) -> OrderedPlan | None:
-    """The plan with the order of `table`; None if the order does not fit in memory.
+    """The plan with `table`, or with moved weight gradients if faster; None if neither fits memory.
 
     Weight gradients move to where the gradient reductions end first.
     """

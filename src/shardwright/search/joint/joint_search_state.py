@@ -188,7 +188,7 @@ class JointSearchState:
         return done.seconds
 
     def score(self, plan: JointPlan) -> float:
-        """Score a plan with the recompute to fit, simulate if promising; seconds bound or inf.
+        """Score a plan, recompute more to fit, simulate if promising; bound in seconds or inf.
 
         Returns a lower bound in seconds on its step, inf if it does not fit.
         """

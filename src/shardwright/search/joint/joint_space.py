@@ -123,12 +123,12 @@ class JointSpace:
         )
 
     def digest(self, problem: str) -> str:
-        """SHA-256 of the description of the space and the problem's text."""
+        """SHA-256, in hexadecimal, of the space's text and of the problem's text `problem`."""
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
 def joint_space(space: Space, *, devices: int | None = None, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`.
+    """The joint space over the grids of `space`; pipelines use `devices` (None = all of `space`).
 
     It has no pipelines where the grids have no 1F1B or no pipeline, or are pinned to a value that
     no pipeline has.

@@ -55,7 +55,7 @@ class _Rank(NamedTuple):
 
 @compiled
 def ways_on(cells: Cells, rest: FloatArray) -> float:
-    """Least seconds of one microbatch out and back through all ranks; inf if no member fits.
+    """Least seconds of a microbatch through all ranks and back, inf = none; fills `rest` also.
 
     Fills `rest` (ranks + 1, positions + 1) with the same from rank k on, for the positions from i
     on.
@@ -79,7 +79,7 @@ def ways_on(cells: Cells, rest: FloatArray) -> float:
 
 @inner
 def _rank_of(cells: Cells, pipe: Pipeline, k: int, border: float, way: float) -> _Rank:
-    """Numbers of rank k that the stage bounds of all its options share."""
+    """Values of rank k for stage bounds; `border` = seconds of a send, `way` = of a round trip."""
     held_forward, held_backward = held_by_sends(pipe, k, border)
     less = (2.0 * border if k < pipe.ranks - 1 else 0.0) - held_forward - held_backward
     flying = min(pipe.ranks - k, pipe.microbatches)
@@ -104,7 +104,7 @@ def _ends(
     behind: float,
     limit: float,
 ) -> bool:
-    """True if an option of a rank, for w + 1 positions from i on, may end by `limit` seconds.
+    """True if no stage bound of an option (w + 1 positions from i on) is above `limit` seconds.
 
     All stage bounds of the option must be at most the limit.
 
@@ -135,7 +135,7 @@ def _ends(
 def _keep(
     label: FloatArray, back: IntArray, k: int, j: int, through: float, host: float, code: int
 ) -> None:
-    """Keep a label unless another is at least as good in seconds and host memory.
+    """Keep a label of k ranks and j positions unless one is as good in seconds and host bytes.
 
     Beyond LABELS labels, the last one becomes a lower bound of both.
     """
@@ -171,7 +171,7 @@ def reach(
     label: FloatArray,
     back: IntArray,
 ) -> float:
-    """Least seconds of a microbatch through all ranks if the step takes <= `limit`; inf = none.
+    """Least seconds of a microbatch through all ranks, step <= `limit`, else inf; fills `label`.
 
     No node lacks host memory. The limit at which it becomes inf is a lower bound on every member of
     the pipeline: times and host bytes of an option are no more than its members', and a label

@@ -92,7 +92,7 @@ def splits_of(
     pipeline: PipelineShape,
     facts: ProblemNumbers,
 ) -> Splits:
-    """Seconds and bytes of every layer position under each split of a pipeline.
+    """Prefix sums of seconds and bytes over the layer positions, for each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
     priced as the cheapest one, in each quantity.
@@ -140,7 +140,7 @@ def _per_block(
     zero: int,
     facts: ProblemNumbers,
 ) -> FloatArray:
-    """(rows, blocks, splits) every row of `Splits.sums` for one block."""
+    """(rows, blocks, splits) seconds or bytes of one block, by row of `Splits.sums`."""
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
@@ -178,7 +178,7 @@ def _per_block(
 
 
 def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: ProblemNumbers) -> FloatArray:
-    """(blocks, splits) bytes of one device's parameters and gradients, without optimizer states."""
+    """(blocks, splits) bytes of a block's parameters and gradients, no states, on one device."""
     costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
@@ -220,7 +220,7 @@ def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...])
 
 
 def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
-    """(meshes,) lower bound in bytes on the gradient of the first and the last rank's table.
+    """(meshes,) smaller of the gradient bytes of the first and the last rank's vocabulary table.
 
     An embedding or output table.
     """

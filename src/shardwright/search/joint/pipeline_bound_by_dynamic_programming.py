@@ -56,7 +56,7 @@ class PipelineBound:
 
 
 def fill_cells(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
-    """All options of every rank and run of positions whose bound is at most `limit` seconds."""
+    """Best options of every rank and run of positions that fit and take <= `limit` seconds."""
     length = splits.sums.shape[2] - 1
     position_seconds = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
     # Longest run of positions that fits into the limit from any start.
@@ -93,7 +93,7 @@ def border_of(splits: Splits) -> float:
 
 
 def bound_pipeline(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> PipelineBound:
-    """Lower bound in seconds on a pipeline's members, at most `limit`, with layer cuts near it.
+    """Lower bound in seconds on a pipeline's members (`limit` = none is below), and near cuts.
 
     Before jitter and clipping; `limit` if no member is below it. The cuts reach the bound or come
     near.

@@ -151,7 +151,7 @@ def _room(
     redone: int,
     again: float,
 ) -> float:
-    """Upper bound on the chunk microbatches in rank k's device memory; -1 if states do not fit.
+    """Upper bound on chunk microbatches in rank k's device memory; 1e9 = any, -1 = states overflow.
 
     Exact up to whole elements for one chunk a rank; the largest number whose `reserved_bytes` are
     within the capacity; negative if not even the states fit.
@@ -467,7 +467,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
 def _fill_run(
     splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float
 ) -> None:
-    """Fill in the options of rank k with positions i .. j - 1 under split s.
+    """Price the least recompute options that fit of rank k, positions i .. j - 1, under split s.
 
     The first `redone` positions are recomputed in full and the next `selective` selectively. More
     recomputation takes longer and leaves no more room in host memory, so for each `redone` the loop

@@ -36,7 +36,7 @@ MOST_OPTIONS = 16
 def search_recompute_and_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
 ) -> OrderedPlan | None:
-    """The plan with recomputation and order found together; None if nothing or everything fits.
+    """The plan with recompute and order found together; None if chunks > 1, all fits or none fits.
 
     None where nothing fits, or where everything fits without recomputation.
 

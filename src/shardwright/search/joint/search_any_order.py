@@ -268,7 +268,7 @@ def bound_over_orders(inputs: JointInputs, plan: JointPlan) -> float:
 
 
 def _interleave_kinds(candidates: list[BoundedPlan]) -> list[BoundedPlan]:
-    """Interleave plans by kind: the first of each chunk count and direction, then the second."""
+    """Interleave plans by kind (chunks a rank, loop or V): the first of each, then the second."""
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
     for candidate in candidates:

@@ -105,7 +105,7 @@ def _has_inner_chunks(ranks: FloatArray) -> BoolArray:
 def _one_chunk_bound(
     work_s: FloatArray, backward_s: FloatArray, p: FloatArray, m: FloatArray
 ) -> FloatArray:
-    """Lower bound in seconds on a 1F1B step of p ranks, m microbatches and one chunk a rank."""
+    """Lower bound in seconds on a 1F1B step; one microbatch takes `work_s` over all p ranks."""
     with np.errstate(divide="ignore"):
         even = work_s / -np.expm1(p * np.log1p(-1.0 / m))
     drain = work_s + ((m - 1) * backward_s + np.maximum(m - p, 0) * (work_s - backward_s)) / p
@@ -116,7 +116,7 @@ def _one_chunk_bound(
 def _any_order_bound(
     work_s: FloatArray, forward_share: FloatArray, p: FloatArray, m: FloatArray
 ) -> FloatArray:
-    """Lower bound in seconds on a step of p ranks, m microbatches, one chunk a rank, any order."""
+    """Lower bound in seconds on a step in any order; a microbatch takes `work_s` over p ranks."""
     result: FloatArray = work_s * forward_share / -np.expm1(p * np.log1p(-forward_share / m))
     return result
 

@@ -70,16 +70,16 @@ class GoalSearch:
 
     @property
     def per_second(self) -> float:
-        """Upper limit on the dollars or joules a second of a plan; infinity = no limit."""
+        """Upper limit on the dollars a second of a plan; infinity = no budget, as for energy."""
         return inf if self.goal.objective == ENERGY else self.goal.budget / SECONDS_PER_HOUR
 
     @property
     def best(self) -> ValuedPlan | None:
-        """Best plan so far for the goal; None = there is no plan yet."""
+        """Best plan so far: the fastest if the goal is time, else the cheapest; None = no plan."""
         return self.record.fastest() if self.goal.objective == TIME else self.record.cheapest()
 
     def target(self, limit_s: float) -> float:
-        """Dollars or joules a step to prove as a lower bound: (1 - tolerance) x a best plan's."""
+        """(1 - tolerance) x least dollars or joules of a step so far (Pareto: by `limit_s`)."""
         least = self.record.least(limit_s=limit_s if self.goal.objective == PARETO else inf)
         fastest = self.record.fastest()
         return (1.0 - self.tolerance) * (least if least < inf or fastest is None else fastest.value)
@@ -193,7 +193,7 @@ def _improve_best_plans(search: GoalSearch) -> None:
 
 
 def _first_open_limit_s(search: GoalSearch) -> float:
-    """Smallest step-time limit, in seconds, that the dual prices do not rule out, to a tolerance.
+    """Smallest step-time limit, in seconds, that dual prices and budget leave open, to a ratio.
 
     A budget rules out the limits by which no plan within it ends.
     """

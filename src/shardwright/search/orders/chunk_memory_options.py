@@ -51,7 +51,7 @@ class MemoryOption:
 
     @property
     def cost(self) -> tuple[int, int, int, int, bool]:
-        """Numbers of the option; another option is as good if none of its numbers is larger."""
+        """(extra, held, stash, working, whole); an option with no larger number is as good."""
         return self.extra, self.held, self.stash, self.working, self.whole
 
 
@@ -122,7 +122,7 @@ def least_option(options: Sequence[MemoryOption]) -> MemoryOption:
 
 
 def pareto_options(options: Sequence[MemoryOption]) -> tuple[int, ...]:
-    """Indices of the options that no other one beats in every number, the cheapest first.
+    """Indices of the Pareto-optimal options, ascending by `MemoryOption.cost`; of equals the first.
 
     Of equal options the first.
     """

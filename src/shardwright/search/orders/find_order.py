@@ -170,7 +170,7 @@ def list_scheduling_policies(problem: OrderProblem) -> Iterator[IntArray]:
 def _list_scheduled_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[CodedOrder]:
-    """Best list schedules by a grid of policies and by random changes; empty if none fits."""
+    """Best list schedule of a grid of policies, and one after random changes; [] = none fits."""
     limit = problem.limit.copy()
     reserve = deeper_chunk_bytes(columns, local)
     best: tuple[int, IntArray] | None = None

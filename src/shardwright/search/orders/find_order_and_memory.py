@@ -250,7 +250,7 @@ class _ChoiceSearch:
                 self.choose_for_order(*made[1:], method="list schedule")
 
     def refine(self, choices: int) -> None:
-        """Run full order searches from the best choices, alternating order and choice."""
+        """Run full order searches from the best `choices` choices, alternating order and choice."""
         tried = self.refined
         for _ in range(choices):
             choice = self.best(tried)

@@ -48,7 +48,7 @@ class _Climb:
         )
 
     def combination_numbers(self, places: IntArray) -> list[int]:
-        """Number of each rank's combination of memory options, at this place of its ladder."""
+        """Index in its offers of each rank's option combination, from its place on its ladder."""
         return [
             int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)
         ]
@@ -110,7 +110,7 @@ def climb_choices(
     tries: int,
     random: np.random.Generator,
 ) -> tuple[Choice, IntArray, IntArray] | None:
-    """Improve a choice and its list schedule by random changes that do not lengthen the order.
+    """Improve a choice by random changes; (choice, codes, row_start), None = no policy fits it.
 
     Args:
         goal: makespan to stop at.

@@ -186,7 +186,7 @@ def _reachable_bytes(option: MemoryOption, limit: int, microbatches: int) -> int
 def _option_blocks(
     options: Sequence[MemoryOption], remaining: Block, max_blocks: int
 ) -> list[Block]:
-    """The options from the cheapest on, in at most `max_blocks` blocks of neighbours."""
+    """Indices of the remaining options, the cheapest first, in `max_blocks` blocks or fewer."""
     ranked = sorted(remaining, key=lambda place: options[place].cost)
     size = -(-len(ranked) // max_blocks)
     return [tuple(ranked[start : start + size]) for start in range(0, len(ranked), size)]

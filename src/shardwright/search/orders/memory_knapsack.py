@@ -81,7 +81,7 @@ def option_combinations(
 def microbatch_states(
     problem: OrderProblem, codes: IntArray, row_start: IntArray
 ) -> tuple[IntArray, ...]:
-    """Distinct numbers of microbatches that an order keeps after each forward, by rank.
+    """Distinct (microbatches before I, between I and W) counts by chunk after a forward, by rank.
 
     Returns:
         A (states, 2 n) array of each rank with n chunks: microbatches of each chunk before their I,
@@ -213,7 +213,7 @@ class OrderReplay:
 
 
 def _select_options(options: Sequence[MemoryOption], max_options: int) -> tuple[int, ...]:
-    """An even selection of the Pareto-optimal options, with the one of least memory."""
+    """Indices of `max_options` evenly spaced Pareto-optimal options, and that of least memory."""
     places = pareto_options(options)
     leanest = min(places, key=lambda place: options[place].held + options[place].working)
     return tuple(sorted({*_evenly_spaced(places, max_options), leanest}, key=places.index))

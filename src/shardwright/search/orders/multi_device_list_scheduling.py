@@ -221,7 +221,7 @@ def _meet(m: SharedActions, a: int, b: int) -> bool:
 
 @inner
 def _bound(m: SharedActions, first: int, second: int) -> bool:
-    """True if `second` must come after `first`."""
+    """True if `second` waits for `first` directly."""
     if m.next[first] == second:
         return True
     for i in range(m.need_start[second], m.need_start[second + 1]):  # noqa: SIM110 - compiled code has no generators
@@ -232,7 +232,7 @@ def _bound(m: SharedActions, first: int, second: int) -> bool:
 
 @inner
 def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int) -> int:
-    """Move an action past up to `times` actions of its rows; return its new place."""
+    """Move an action later (`ahead`) or earlier past `times` actions of its rows; new index."""
     a, n = sequence[at], sequence.shape[0]
     passed, place = 0, at
     while passed < times:

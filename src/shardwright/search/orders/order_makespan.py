@@ -83,7 +83,7 @@ def walk(
 
 @compiled
 def levels(table: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
-    """(ranks,) peak bytes that each rank keeps while it runs its row."""
+    """(ranks,) peak memory of each rank while it runs its row, in the problem's own unit."""
     chunks = table.shape[1]
     ranks = row_start.shape[0] - 1
     peak = np.zeros(ranks, dtype=np.int64)

@@ -86,11 +86,11 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The fastest plans of a state, with bounds.
+    """The fastest plans of a state, with a lower bound on all others.
 
     Args:
         plans: best first.
-        steps_s: lower bound in seconds of each plan's step in the state.
+        steps_s: simulated seconds of each plan's step in the state.
         beyond_s: lower bound in seconds of every other plan of the space; inf = no other plan fits.
         certificate: certificate of the search.
         more: True if a longer ranking would add plans.
@@ -125,7 +125,7 @@ def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None
 
 
 def _rank_grids(search: GridQuestion, top: int) -> Ranking:
-    """Rank the best grids of a state with proof.
+    """Rank the `top` best grids of a state, with a proven lower bound of all other grids.
 
     No other grid is faster than the last ranked grid, or than the bound of a stopped search.
     """
@@ -152,7 +152,7 @@ def _rank_grids(search: GridQuestion, top: int) -> Ranking:
 
 
 def _rank_mixed_plans(search: MixedQuestion, top: int) -> Ranking:
-    """Rank the best mixed plans of a state, all with the lower bound of the whole space.
+    """Rank the best mixed plans found in a state, beside the lower bound of its whole space.
 
     Their order is not proven.
     """

@@ -75,7 +75,7 @@ class _Pool:
         return sorted(self.steps_s, key=lambda plan: self.tail_s(self.steps_s[plan]))
 
     def consider(self, least_s: Mapping[Contender, Sequence[float]]) -> None:
-        """Simulate plans in every state, the most promising first, unless their bound is too large.
+        """Simulate plans in every state, the least tail bound first, if they may be among the best.
 
         Args:
             least_s: lower bound in seconds of each plan in each state.

@@ -132,7 +132,7 @@ def parse_worker(text: str, *, role: WorkerRole = WorkerRole.AGGREGATED) -> Work
 
 
 def _number(text: str, *, word: str, smallest: int) -> int:
-    """Read a whole number; StrategyError below `smallest`."""
+    """Read a whole number, commas allowed, from `smallest` to 2**20; StrategyError otherwise."""
     digits = text.replace(",", "")
     if (
         not digits.isascii()

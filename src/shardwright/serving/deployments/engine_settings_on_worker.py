@@ -21,7 +21,7 @@ from shardwright.serving.deployments.worker_pools import Worker
 
 
 def problem_on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
-    """The serving problem with its engine's unset settings filled by the defaults for a worker.
+    """The serving problem with the worker's options, then the defaults for it, set in its engine.
 
     First the worker's options, then the engine's defaults for its devices, degrees and model. Keys
     and values are in the format of the engine's option, where the job leaves them in 16 bits.

@@ -115,7 +115,7 @@ class SchedulerSettings:
         )
 
     def _decode_only_mode(self) -> int:
-        """Decode-only mode as an integer: NEVER, COMPUTES_FIRST or BRINGS_FIRST.
+        """Decode-only mode as an integer: 0 NEVER, 1 BRINGS_FIRST, 2 COMPUTES_FIRST.
 
         NEVER for workers that compute prompts too. vLLM's decode worker computes a prompt's last
         token, and so the first of the answer, itself (`COMPUTES_FIRST`); with the other engines the

@@ -89,7 +89,7 @@ def _requests_in_cache(problem: ServingProblem, worker: Worker, *, tokens: float
 
 
 def _rounded_up(number: float, *steps: tuple[int, int], largest_step: int) -> int:
-    """Round up to a multiple of the first step whose limit exceeds the number.
+    """Round up to a multiple of the step of the first (limit, step) with a limit above the number.
 
     Else to a multiple of `largest_step`.
     """

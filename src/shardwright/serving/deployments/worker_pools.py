@@ -46,7 +46,7 @@ class Worker:
 
     @property
     def stage_devices(self) -> int:
-        """Number of devices of a pipeline stage."""
+        """Number of devices of a pipeline stage: tp x dpa x cp."""
         return self.tp * self.dpa * self.cp
 
     @property
@@ -56,7 +56,7 @@ class Worker:
 
     @property
     def etp(self) -> int:
-        """Tensor parallel degree of an expert."""
+        """Tensor parallel degree of an expert: a stage's devices / ep."""
         return self.stage_devices // self.ep
 
 

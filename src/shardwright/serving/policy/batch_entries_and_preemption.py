@@ -139,7 +139,7 @@ def admit_first(state: SchedulerState, rank: int, request: int, tokens: int, new
 
 @inner
 def drop_cache(state: SchedulerState, rank: int, request: int, wanted: int) -> None:
-    """Free a running request's cache blocks and forget its tokens under way (preemption).
+    """Free a running request's cache blocks, and set its computed tokens to 0 (preemption).
 
     The blocks of its first `wanted` tokens can be reclaimed until others use them.
     """

@@ -234,7 +234,7 @@ def enter_steady(state: SchedulerState, steady: SteadyDecode, rank: int) -> None
 
 @inner
 def decodes_next(state: SchedulerState, request: int) -> bool:
-    """True if a request's prompt is computed or under way, and its answer needs further tokens."""
+    """True if a request's first answer token is given or under way, and it needs further tokens."""
     answered = answered_tokens(state, request)
     prompt = state.requests[request, INPUTS] + answered - 1
     return bool(

@@ -174,7 +174,7 @@ def adopt_cached(state: SchedulerState, rank: int, request: int) -> int:
 
 @inner
 def count_used(state: SchedulerState, rank: int, count: int) -> None:
-    """Count `count` blocks that left the list of free blocks as used."""
+    """Count `count` blocks that left the free list as used, and update the peak of used blocks."""
     state.ranks[rank, FREE] -= count
     used = state.settings[BLOCKS] - state.ranks[rank, FREE]
     if used > state.ranks[rank, MOST_BLOCKS]:

@@ -120,7 +120,7 @@ def plan_folded(
 
 @inner
 def note_prompts_of_rank(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
-    """Call `prompt_delay.note_prompts` for a rank, with decoding requests from the counts."""
+    """Write to HELD_BACK how a rank's prompts wait (0 none, 1 some, 2 enough), from its counts."""
     if steady.ranks[rank, COUNTED]:
         note_prompts(state, rank, steady.ranks[rank, MEMBERS], steady.ranks[rank, PARTIAL])
     else:
@@ -155,7 +155,7 @@ def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> 
 
 @inner
 def next_prompt_part(state: SchedulerState, request: int, budget: int) -> int:
-    """Number of tokens of a partly computed prompt in the next iteration."""
+    """Number of tokens of a partly computed prompt in the next iteration, at most `budget`."""
     uncomputed = known_tokens(state, request) - state.requests[request, COMPUTED]
     return (
         prompt_chunk(state, uncomputed, budget)
@@ -268,7 +268,7 @@ def insert_ordered(state: SchedulerState, head: int, request: int) -> int:
 
 @inner
 def end_member(state: SchedulerState, rank: int, request: int) -> None:
-    """Mark a member as done, and free its cache blocks."""
+    """Mark a member as done, free its cache blocks, and remove it from the running requests."""
     answer = answer_tokens(state, request)
     state.requests[request, GENERATED] = answer
     state.requests[request, PLACED] = 0

@@ -174,7 +174,7 @@ def new_state(
     slots: int = 1,
     seed: int = 0,
 ) -> SchedulerState:
-    """Create the scheduler state in which no request has arrived and all blocks are free.
+    """Create a state of `ranks` empty schedulers, each with up to `slots` iterations under way.
 
     Args:
         requests: lengths and blocks are read; arrival times are not.

@@ -21,7 +21,7 @@ _LEFT, _HELD = range(2)
 
 @inner
 def sort_ends(state: SchedulerState, rank: int) -> None:
-    """Fill `state.ends` with (tokens to the end, tokens held) of the running requests, sorted.
+    """Fill `state.ends` with (answer tokens left, tokens held) of each running request, sorted.
 
     The request that ends first comes first; their number is in the last row.
     """
@@ -34,7 +34,7 @@ def sort_ends(state: SchedulerState, rank: int) -> None:
 
 @inner
 def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> int:
-    """Insert a request into `count` sorted ends; return the new count."""
+    """Insert a request that has not ended into `count` sorted ends; return the new count."""
     ends = state.ends
     answered = answered_tokens(state, request)
     tokens_left = answer_tokens(state, request) - answered
@@ -52,7 +52,7 @@ def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> in
 
 @inner
 def ends_allow(state: SchedulerState, rank: int, request: int, free: float) -> bool:
-    """Count the request as admitted; True if `free` tokens last until each running one ends."""
+    """Count a request as admitted; True if `free` tokens, less a reserve, last until all end."""
     ends = state.ends
     count_row = ends.shape[1] - 1
     count = insert_end(state, rank, request, ends[rank, count_row, _LEFT])

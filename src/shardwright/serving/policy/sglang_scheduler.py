@@ -80,26 +80,26 @@ _CONTINUE, _NO_TOKEN, _OTHER = range(3)
 
 @inner
 def longest_answer(state: SchedulerState, request: int) -> float:
-    """Tokens of a request's longest answer, at most the clip."""
+    """Tokens of a request's whole answer, at most `shares[CLIP]`."""
     return float(min(float(answer_tokens(state, request)), state.shares[CLIP]))
 
 
 @inner
 def expected_tokens(state: SchedulerState, request: int) -> float:
-    """Tokens that a request's answer may still need, at most the clip."""
+    """Tokens of a request's answer still to come, from 0 to `shares[CLIP]`."""
     tokens_left = answer_tokens(state, request) - answered_tokens(state, request)
     return float(max(0.0, min(float(tokens_left), state.shares[CLIP])))
 
 
 @inner
 def whole_block_tokens(state: SchedulerState, tokens: int) -> int:
-    """Number of tokens of the whole blocks that hold `tokens`."""
+    """Round `tokens` up to whole cache blocks; return the number of tokens."""
     return int(blocks_of(state, tokens) * state.settings[BLOCK_TOKENS])
 
 
 @inner
 def continue_prompt(state: SchedulerState, rank: int, chunk: int, total: float) -> int:
-    """Add up to `chunk` more tokens of the prompt that was cut last; return their number."""
+    """Add the cut prompt's next tokens, at most `chunk` and `total` (if >= 1); return the count."""
     request = state.ranks[rank, CHUNKED]
     uncomputed = known_tokens(state, request) - state.requests[request, COMPUTED]
     room = min(chunk, int(total))
@@ -117,7 +117,7 @@ def continue_prompt(state: SchedulerState, rank: int, chunk: int, total: float) 
 
 @inner
 def all_expected_tokens(state: SchedulerState, rank: int) -> float:
-    """Sum of `expected_tokens` over the running requests."""
+    """Sum of `expected_tokens` over a rank's running requests."""
     expected = 0.0
     for at in range(state.ranks[rank, NUM_RUNNING]):
         expected += expected_tokens(state, state.running[rank, at])
@@ -126,7 +126,7 @@ def all_expected_tokens(state: SchedulerState, rank: int) -> float:
 
 @inner
 def may_add_prompts(state: SchedulerState, rank: int) -> bool:
-    """True if a waiting request may be admitted, or a cut prompt continues."""
+    """True if a cut prompt continues, or a request waits and the rank is not marked full."""
     if state.ranks[rank, NUM_RUNNING] == 0:
         state.ranks[rank, FULL] = 0
     if state.ranks[rank, CHUNKED] != NONE:
@@ -140,7 +140,7 @@ def may_add_prompts(state: SchedulerState, rank: int) -> bool:
 
 @inner
 def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
-    """Add the cut prompt's next part and waiting prompts to the iteration; return their number.
+    """Add the cut prompt's next chunk and admit waiting prompts; return the number of prompts.
 
     Args:
         expected: see `all_expected_tokens`.
@@ -243,7 +243,7 @@ def admission_verdict(
     total: float,
     free_tokens: float,
 ) -> int:
-    """_CONTINUE if the first waiting request fits, by known ends or `total`; else _NO_TOKEN."""
+    """_CONTINUE if a request fits `free_tokens` (ends known) or `total` tokens; else _NO_TOKEN."""
     block = state.settings[BLOCK_TOKENS]
     need = whole_block_tokens(state, uncomputed) + block
     if state.settings[KNOWS_ENDS]:
@@ -274,7 +274,7 @@ def decode_blocks(state: SchedulerState, rank: int) -> int:
 
 @inner
 def retract_one(state: SchedulerState, rank: int) -> None:
-    """Retract the running request with the fewest answer tokens to the back of the queue.
+    """Retract the running request with fewest answer tokens (tie: longest prompt) to queue's end.
 
     Of several, the one with the longest prompt, the last of them.
     """
@@ -301,7 +301,7 @@ def retract_one(state: SchedulerState, rank: int) -> None:
 
 @inner
 def reset_expected_share(state: SchedulerState, rank: int) -> None:
-    """After a retraction, set the share of its longest answer that a request is expected to need.
+    """After a retraction, set the expected answer share: (tokens given + GRANTED each) / answers.
 
     (tokens given + GRANTED steps of each) / (longest answers), over the running requests.
     """
@@ -317,7 +317,7 @@ def reset_expected_share(state: SchedulerState, rank: int) -> None:
 
 @inner
 def update_decode_share(state: SchedulerState, rank: int) -> None:
-    """Before a decode, lower a rank's expected share of answers one step, or reset it if idle."""
+    """Before a decode, lower a rank's expected share of answers one step; reset it if none runs."""
     if state.ranks[rank, LEFT]:
         state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     if state.ranks[rank, NUM_RUNNING] == 0:
@@ -357,7 +357,7 @@ def decode_running(state: SchedulerState, rank: int, count: int) -> None:
 
 @inner
 def plan_prefill_first(state: SchedulerState, rank: int) -> None:
-    """Fill a rank's next iteration in SGLang's order: prompts first, else decode."""
+    """Fill a rank's next iteration in SGLang's order: prompts (mixed: plus decodes), or decodes."""
     running = state.ranks[rank, NUM_RUNNING]
     if may_add_prompts(state, rank):
         if state.settings[KNOWS_ENDS]:

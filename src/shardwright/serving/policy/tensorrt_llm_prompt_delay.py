@@ -70,7 +70,7 @@ def num_decoding(state: SchedulerState, rank: int) -> int:
 
 @inner
 def partial_prompt(state: SchedulerState, rank: int) -> int:
-    """The first running request whose prompt is not fully computed; NONE = no such request."""
+    """Index in `state.requests` of a rank's first running partial prompt; NONE = none."""
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
         new = tokens_to_compute(state, request)
@@ -81,7 +81,7 @@ def partial_prompt(state: SchedulerState, rank: int) -> int:
 
 @inner
 def prompt_tokens(state: SchedulerState, rank: int, answers: int, partial: int) -> int:
-    """Tokens of the prompts that a rank's next iteration could hold beside `answers` decodes.
+    """Full length in tokens of all prompts that a rank's next iteration can hold beside decodes.
 
     Args:
         answers: requests that decode in the iteration.
@@ -120,7 +120,7 @@ def prompt_tokens(state: SchedulerState, rank: int, answers: int, partial: int) 
 
 @inner
 def note_prompts(state: SchedulerState, rank: int, answers: int, partial: int) -> None:
-    """Write a rank's prompts to HELD_BACK: 0 = none or no room, 1 = some, 2 = enough to run.
+    """Write a rank's prompts to HELD_BACK: 0 = none or no room, 1 = some, 2 = enough or no decodes.
 
     2 also where the rank has nothing else to do. A rank without room for another request counts as
     one without prompts.
@@ -140,7 +140,7 @@ def note_prompts(state: SchedulerState, rank: int, answers: int, partial: int) -
 
 @inner
 def decide_delay(state: SchedulerState, first_rank: int, count: int) -> None:
-    """From the ranks' readiness (0, 1, 2), write to each HELD_BACK if prompts wait (1) or not."""
+    """Decide for the ranks together if prompts wait; write 1 (wait) or 0 to each HELD_BACK."""
     fewest, highest = 2, 0
     for rank in range(first_rank, first_rank + count):
         fewest, highest = (

@@ -72,7 +72,7 @@ def longest_blocks(state: SchedulerState, request: int) -> int:
 
 @inner
 def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
-    """Reserve the blocks of a request's whole longest answer that it lacks, if so admitted."""
+    """With whole-request admission, promise a request the blocks that its longest answer lacks."""
     if state.settings[ADMISSION] != OF_WHOLE:
         return
     still_needed = max(0, longest_blocks(state, request) - state.requests[request, HELD])
@@ -82,7 +82,7 @@ def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
 
 @inner
 def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
-    """Tokens of a prompt's next chunk: all `new`, else whole blocks in `budget`; 0 = wait."""
+    """Prompt tokens to run: `new` if in `budget`, else whole blocks; unchunked 0 (all if alone)."""
     if new <= budget:
         return new
     if not state.settings[CHUNKED_PREFILL]:
@@ -94,7 +94,7 @@ def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
 
 @inner
 def next_request_part(state: SchedulerState, request: int, prompts: bool, budget: int) -> int:
-    """Tokens of a running request in the pass of `prompts`, else of decodes; NONE = budget used.
+    """Tokens to run of a running request; 0 = not in this pass (`prompts`), NONE = budget is used.
 
     0 = not in this pass; NONE = the budget is used up for it and all later requests.
 
@@ -128,7 +128,7 @@ def next_blocks(state: SchedulerState, rank: int) -> int:
 
 @inner
 def run_in_flight(state: SchedulerState, rank: int) -> int:
-    """Add running requests to the batch, decodes first; return the budget left, or -1 (paused)."""
+    """Add running requests to the batch, decodes first; return budget left, -1 after preemption."""
     paused = False
     while next_blocks(state, rank) > state.ranks[rank, FREE]:
         preempt_last(state, rank)
@@ -179,7 +179,7 @@ def admit_in_flight(state: SchedulerState, rank: int, budget: int) -> int:
 
 @inner
 def plan_in_flight(state: SchedulerState, rank: int) -> None:
-    """Fill a rank's next iteration in TensorRT-LLM's order."""
+    """Fill a rank's next iteration in TensorRT-LLM's order: decodes, started prompts, waiting."""
     budget = run_in_flight(state, rank)
     if budget > 0 and not state.ranks[rank, HELD_BACK]:
         admit_in_flight(state, rank, budget)

@@ -108,7 +108,7 @@ def admit_mixed(state: SchedulerState, rank: int, budget: int) -> int:
 
 @inner
 def plan_mixed(state: SchedulerState, rank: int) -> None:
-    """Fill a rank's next iteration in vLLM's order."""
+    """Fill a rank's next iteration in vLLM's order: running requests, then waiting ones."""
     budget = run_mixed(state, rank)
     if budget > 0:
         admit_mixed(state, rank, budget)

@@ -136,7 +136,7 @@ class StackedTables(NamedTuple):
 def stack_tables(
     tables: Sequence[StepTable], fleets: Sequence[Fleet], *, context: float
 ) -> StackedTables:
-    """Concatenate the step tables and fleets of n deployments.
+    """Concatenate n deployments' step tables and fleets; `context` = mean tokens seen, for windows.
 
     Args:
         context: mean tokens that a decoding request sees, for windows.
@@ -173,7 +173,7 @@ def stack_tables(
 
 
 def estimate_stacked(stacked: StackedTables, load: MeanLoad) -> MeanEstimate:
-    """Estimate the mean latency and throughput of all stacked deployments under one load."""
+    """Estimate mean latencies in seconds and rates of each stacked deployment under one load."""
     estimates = np.zeros((len(stacked.numbers), _NUM_RESULTS))
     loads = np.array(
         [load.inputs, load.outputs, load.concurrency, load.per_second, load.requests],
@@ -247,7 +247,7 @@ def _interpolated(
 
 @inner
 def _captured_size(stacked: StackedTables, i: int, tokens: float) -> float:
-    """Captured graph size in tokens that replays `tokens`; -1 = none does."""
+    """Smallest captured size >= `tokens` (equal, unless graphs are padded); -1 = none."""
     for place in range(stacked.captured_at[i], stacked.captured_at[i + 1]):
         size = stacked.captured[place]
         if size >= tokens:
@@ -264,7 +264,7 @@ def _iteration(
     prompt_tokens: float,
     length: float,
 ) -> float:
-    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts.
+    """Seconds of an iteration with `decoding` decodes and `prompt_tokens` of prompts of `length`.
 
     Args:
         length: tokens of a prompt.
@@ -311,7 +311,7 @@ def _iteration(
 
 @inner
 def _prompt_iterations(numbers: FloatArray, decoding: float, inputs: float) -> float:
-    """Number of iterations that a prompt takes beside `decoding` requests; 0 if it runs alone."""
+    """Iterations (at least 1, fractional) that a prompt shares with decodes; 0 if it runs alone."""
     if numbers[_MIXES] == 0.0:
         return 0.0
     room = max(1.0, numbers[_BUDGET] - decoding * (numbers[_DRAFT_TOKENS] + 1))
@@ -319,10 +319,10 @@ def _prompt_iterations(numbers: FloatArray, decoding: float, inputs: float) -> f
 
 
 @inner
-def _token_interval(
+def _decode_interval(
     stacked: StackedTables, i: int, decoding: float, inputs: float, outputs: float
 ) -> float:
-    """Seconds from one token of a request to the next, with the other requests' prompts between."""
+    """Mean seconds from one decode iteration to the next, with other requests' prompts between."""
     numbers = stacked.numbers[i]
     answer = max(1.0, (outputs - 1.0) / numbers[_MEAN_TOKENS])
     prompts = decoding / answer * inputs
@@ -350,7 +350,7 @@ def _token_interval(
 
 @inner
 def _num_decoding(numbers: FloatArray, running: float, inputs: float, answer: float) -> float:
-    """Number of running requests that are decoding, by bisection."""
+    """Number of `running` requests that decode, by bisection; `answer` = decode iterations each."""
     low, high = 0.0, running
     for _ in range(STEPS):
         middle = (low + high) / 2.0
@@ -363,7 +363,7 @@ def _num_decoding(numbers: FloatArray, running: float, inputs: float, answer: fl
 
 @inner
 def _solve(stacked: StackedTables, i: int, loads: FloatArray, estimate: FloatArray) -> None:
-    """Write deployment `i`'s TTFT, TPOT, rate and batch under `loads` to `estimate`."""
+    """Write deployment `i`'s latencies (s), requests/s and decodes per rank to `estimate`."""
     numbers = stacked.numbers[i]
     inputs, outputs = loads[0], loads[1]
     answer = max(1.0, (outputs - 1.0) / numbers[_MEAN_TOKENS])
@@ -376,21 +376,21 @@ def _solve(stacked: StackedTables, i: int, loads: FloatArray, estimate: FloatArr
         target_rate = loads[3] / numbers[_RANKS]
         low, high = 0.0, decoding
         if (
-            decoding / (answer * _token_interval(stacked, i, decoding, inputs, outputs))
+            decoding / (answer * _decode_interval(stacked, i, decoding, inputs, outputs))
             < target_rate
         ):
             low = decoding
         for _ in range(STEPS):
             decoding = (low + high) / 2.0
             if (
-                decoding / (answer * _token_interval(stacked, i, decoding, inputs, outputs))
+                decoding / (answer * _decode_interval(stacked, i, decoding, inputs, outputs))
                 < target_rate
             ):
                 low = decoding
             else:
                 high = decoding
     # Each pipeline stage works on a batch of its own, with an equal share of the requests.
-    cycle = _token_interval(stacked, i, decoding / numbers[_STAGES], inputs, outputs)
+    cycle = _decode_interval(stacked, i, decoding / numbers[_STAGES], inputs, outputs)
     rate = decoding / (answer * cycle)
     estimate[_DECODING], estimate[_ITERATION] = decoding, cycle
     estimate[_TPOT] = cycle * answer / max(1.0, outputs - 1.0)

@@ -229,7 +229,7 @@ def advance_simulation(simulation: ServingSimulation, *, until: float) -> None:
 
 
 def served_requests(simulation: ServingSimulation) -> ServedRequests:
-    """Outcome of a simulation's requests; raises InfeasibleError if some wait for ever."""
+    """Outcome of a run, in seconds from the first arrival; InfeasibleError if some wait forever."""
     run = simulation.run
     return collect_served_requests(
         simulation.state,
@@ -253,7 +253,7 @@ def run_all(
     run: RunArrays,
     chances: FloatArray,
 ) -> None:
-    """Run the events of all workers up to the time limit.
+    """Run all events up to `run.clock[UNTIL]` s; at one instant: ends, then arrivals, then begins.
 
     At one instant iterations end first, then requests arrive, then iterations begin.
     """
@@ -467,7 +467,7 @@ def begin_iteration(
 def plan_worker(
     state: SchedulerState, steady: SteadyDecode, run: RunArrays, worker: int, under_way: int
 ) -> int:
-    """Plan the next iteration of a worker's ranks; return its slot, NONE = nothing to do."""
+    """Plan a worker's next iteration, behind that in slot `under_way`; return its slot or NONE."""
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.free[worker, workers[worker, NUM_FREE] - 1]
     planned = 0
@@ -503,7 +503,7 @@ def worker_seconds(
     worker: int,
     slot: int,
 ) -> float:
-    """Seconds of a worker's iteration, its slowest rank's; their parts are added to `run.parts`."""
+    """Seconds of the slowest rank of a worker in `slot`; add that rank's parts to `run.parts`."""
     slowest, ranks = -1.0, run.numbers[RANKS]
     for rank in range(worker * ranks, (worker + 1) * ranks):
         if state.batch_size[rank, slot] + steady.slots[rank, slot, SLOT_MEMBERS] == 0:

@@ -77,7 +77,7 @@ def serve_disaggregated(
     *,
     think_s: float = 0.0,
 ) -> DisaggregatedRun:
-    """Simulate requests that are prefilled and decoded by separate workers.
+    """Simulate requests on separate workers; `tables` and `fleets` are (prefill, decode).
 
     Args:
         tables, fleets: those of prefill and of decode workers; the schedulers' roles are set here.
@@ -127,14 +127,14 @@ def serve_disaggregated(
 
 
 def find_refused_requests(simulation: ServingSimulation) -> BoolArray:
-    """(n,) True for requests of a simulation that never fit."""
+    """(n,) True for requests of a simulation that are refused, as they never fit in the cache."""
     refused = np.zeros(len(simulation.state.requests), dtype=np.bool_)
     find_refusals(simulation.state, refused)
     return refused
 
 
 def select_requests(requests: Requests, indices: IntArray) -> Requests:
-    """Some of the requests, without shared prefixes and with unknown arrivals."""
+    """Requests at `indices`, without shared prefixes or concurrency, and with nan as arrivals."""
     return Requests(
         arrival_s=np.full(len(indices), np.nan),
         inputs=requests.inputs[indices],
@@ -240,7 +240,7 @@ class _TwoPools:
         return inf
 
     def _start_transfers(self) -> None:
-        """Start the transfers of prompts that have ended, in the order of their ends."""
+        """Start the cache transfers of newly ended prompts, in the order of their ends."""
         run = self.prefill.run
         for request in sorted(
             self._newly_ended(0), key=lambda transfer: (run.last[transfer], transfer)
@@ -280,7 +280,7 @@ class _TwoPools:
             self.landed.append(request)
 
     def _newly_ended(self, pool: int) -> list[int]:
-        """Requests that ended in a pool (0 = prefill, 1 = decode) since the last call for it."""
+        """Pool-own indices of requests ended in pool 0 (prefill) or 1 (decode) since last call."""
         run = (self.prefill, self.decode)[pool].run
         num_seen, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
         ended: list[int] = run.ended[num_seen : self.seen[pool]].tolist()
@@ -297,12 +297,12 @@ def _next_end(simulation: ServingSimulation) -> float:
 
 
 def _earliest_end_after(simulation: ServingSimulation, begin: float) -> float:
-    """Next instant after `begin` if a worker is idle; inf if all are busy (a bound on ends)."""
+    """Lower bound (s) on ends of iterations begun at `begin`: next float; inf if none is idle."""
     return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
 
 
 def _may_affect_other_pool(simulation: ServingSimulation, until: float) -> bool:
-    """True if an iteration may end in the pool by `until` seconds, or begin before."""
+    """True if the pool may end an iteration by `until` s, or an idle worker begin one before."""
     run = simulation.run
     if run.clock[NEXT_END] <= until:
         return True
@@ -310,14 +310,14 @@ def _may_affect_other_pool(simulation: ServingSimulation, until: float) -> bool:
 
 
 def _next_arrival(simulation: ServingSimulation) -> float:
-    """Time of the next known arrival; inf if there is none."""
+    """Time in seconds of the next known arrival in a pool; inf if there is none."""
     run = simulation.run
     following = run.numbers[FOLLOWING]
     return float(run.arrival[following]) if following < run.numbers[KNOWN] else inf
 
 
 def _combine_pools(pools: _TwoPools, *, decodes_first: bool) -> DisaggregatedRun:
-    """Results of both pools combined, on a clock that begins with the first arrival."""
+    """Combine both pools, in seconds from the first arrival; first tokens are the decode pool's."""
     prefill, decode = served_requests(pools.prefill), served_requests(pools.decode)
     decoded, run = np.array(pools.landed, dtype=np.int64), pools.decode.run
     start = float(pools.prefill.run.arrival[0]) if len(pools.came) else 0.0
@@ -353,7 +353,7 @@ def combined_result(
     worker: IntArray,
     preempted: IntArray,
 ) -> ServedRequests:
-    """Outcome of whole requests from the outcomes of the prefill and the decode pool.
+    """Outcome of whole requests: iterations and busy seconds of both pools, queue of prefill.
 
     A request without a last token has no first token.
     """

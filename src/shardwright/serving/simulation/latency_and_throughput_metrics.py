@@ -77,7 +77,7 @@ class Latencies:
 def request_latencies(
     requests: Requests, served: ServedRequests, *, warm_up: int = 0, request_s: float = 0.0
 ) -> Latencies:
-    """Latencies in seconds of served requests after `warm_up` ones; TTFT, E2E with `request_s`."""
+    """Latencies (s) of requests served after the first `warm_up`, `request_s` in TTFT and E2E."""
     answered = _is_answered(requests, served, warm_up=warm_up)
     arrival_s, first_s, last_s = (
         served.arrival_s[answered],
@@ -174,7 +174,7 @@ def _meets_targets(
     outputs: IntArray,
     e2e: FloatArray,
 ) -> BoolArray:
-    """(n,) True for requests that meet their latency targets.
+    """(n,) True for requests that meet all latency targets; all True without a promise.
 
     A request of one token has no TPOT.
     """

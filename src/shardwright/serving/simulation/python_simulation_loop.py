@@ -179,11 +179,11 @@ class _Run:
         return True
 
     def _may_begin(self, worker: _Worker) -> bool:
-        """True if a worker may begin an iteration now or later, without another event."""
+        """True if a worker is not blocked and has fewer iterations under way than stages."""
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
-        """Time in seconds at which the worker handles its oldest iteration's end; inf if not next.
+        """Seconds at which a worker handles its oldest iteration's end; inf if none or not next.
 
         Infinity if no iteration runs, or if it may begin another one first (pipeline stages).
         """
@@ -222,7 +222,7 @@ class _Run:
             self.arrival[self.following : self.known].sort()
 
     def _begin_iteration(self, index: int) -> None:
-        """Begin a worker's planned iteration, or plan and begin one."""
+        """Begin the planned iteration of worker `index`, or plan and begin one."""
         worker = self.workers[index]
         worker.begun, worker.looked = self.now, False
         slot = worker.planned if worker.planned >= 0 else self._plan_iteration(index)
@@ -240,7 +240,7 @@ class _Run:
             worker.planned = self._plan_iteration(index)
 
     def _plan_iteration(self, index: int) -> int:
-        """Plan the next iteration of a worker's ranks; returns its slot, -1 = nothing to do."""
+        """Plan the next iteration of the ranks of worker `index`; return its slot, -1 = no work."""
         worker = self.workers[index]
         slot = worker.slots.pop()
         num_planned = 0
@@ -261,7 +261,7 @@ class _Run:
                 self.admitted[request] = self.now
 
     def _iteration_seconds(self, index: int, slot: int) -> float:
-        """Seconds of a worker's iteration, its slowest rank's; adds their parts to `self.parts`."""
+        """Seconds of the slowest rank of worker `index`; add that rank's parts to `self.parts`."""
         slowest, slowest_parts = -1.0, self.parts
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
             if self.watcher is not None:
@@ -301,7 +301,7 @@ class _Run:
         worker.blocked, worker.looked = False, True
 
     def _give_entry_tokens(self, rank: int, slot: int, entry: int) -> bool:
-        """Give the tokens of one entry; True if its request has ended."""
+        """Give the answer tokens of one batch entry; True if its request has ended."""
         request = self.state.batch[rank, slot, entry, ENTRY]
         given = give_tokens(
             self.state, rank, slot, entry, tokens_given(self.state, self.chances, rank, slot, entry)
@@ -317,7 +317,7 @@ class _Run:
         return True
 
     def served(self) -> ServedRequests:
-        """Outcome of all requests from the first arrival on; InfeasibleError if some never run."""
+        """Outcome, in seconds from the first arrival; InfeasibleError if some wait for ever."""
         return collect_served_requests(
             self.state,
             arrival=self.arrival,
@@ -345,7 +345,7 @@ def collect_served_requests(
     parts: FloatArray,
     queued: float,
 ) -> ServedRequests:
-    """Outcome of a run's requests from its final state; InfeasibleError if some wait for ever.
+    """Outcome of a run, in seconds from the first arrival; InfeasibleError if some wait for ever.
 
     Args:
         queued: integral over time of the number of waiting requests.

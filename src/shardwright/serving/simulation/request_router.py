@@ -35,7 +35,7 @@ _ROUND_ROBIN, _SHORTEST, _PREFIX = range(3)
 
 @allocation_free
 def route(state: SchedulerState, router: int, request: int, order: int, workers: int) -> int:
-    """Choose the rank of the `order`-th request by the router's rule; ties go to the lowest."""
+    """Choose a request's rank: round robin by `order`, fewest requests, or cached less load."""
     ranks = state.ranks.shape[0]
     ranks_per_worker = ranks // workers
     if router == _ROUND_ROBIN:

@@ -33,7 +33,7 @@ from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRe
 def simulate_job(
     problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]
 ) -> tuple[Requests, ServedRequests]:
-    """(requests, outcome) of a job, simulated twice for a loop without burst to spread arrivals.
+    """(requests, outcome) of a job; a loop without burst runs twice, to spread its first arrivals.
 
     The first requests of a closed loop without a burst arrive spread over the mean time of a
     request in a run with a burst.
@@ -55,7 +55,7 @@ def simulate_job(
 def simulate_requests(
     problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]
 ) -> ServedRequests:
-    """Simulate requests on aggregated workers, or on prefill workers and then decode workers.
+    """Simulate requests on one pool, or prefill and decode pools; `blocks` of a rank, by pool.
 
     Args:
         blocks: cache blocks of each rank, one number for each pool.
@@ -82,7 +82,7 @@ def simulate_requests(
 
 
 def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanEstimate:
-    """Estimate aggregated workers' mean latency and throughput; StrategyError for separate pools.
+    """Estimate mean latency and throughput of one aggregated pool; StrategyError for more pools.
 
     Args:
         blocks: cache blocks of each rank.
@@ -139,7 +139,7 @@ def fleet_of(problem: ServingProblem, pool: WorkerPool, *, blocks: int) -> Fleet
 
 
 def cache_link(problem: ServingProblem, deployment: Deployment) -> CacheLink:
-    """Link for KV caches from prefill to decode workers, with its bandwidth and cache bytes.
+    """Link from a prefill to a decode rank: bytes/s of its devices together, latency, cache bytes.
 
     The island's links where the whole deployment lies in one, else the network cards of its
     devices. Every device of a rank sends its part of the cache, all at once; the worker with fewer
@@ -158,7 +158,7 @@ def cache_link(problem: ServingProblem, deployment: Deployment) -> CacheLink:
 
 
 def _tier_of_deployment(cluster: Cluster, devices: int) -> tuple[float, float]:
-    """Bytes a second of a device, and latency in seconds, of the tier that joins `devices`."""
+    """Bytes a second per device and latency in seconds of the lowest tier that spans `devices`."""
     tiers = cluster.tiers()
     tier = next((tier for tier in tiers if tier.num_devices >= devices), tiers[-1])
     return tier.bandwidth, tier.latency_s

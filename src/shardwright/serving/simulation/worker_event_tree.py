@@ -12,7 +12,7 @@ END, BEGIN, NUM_ROWS = range(3)
 
 
 def new_time_trees(workers: int) -> FloatArray:
-    """(NUM_ROWS, 2 leaves) tournament trees of event times, without events.
+    """(NUM_ROWS, 2 leaves) tournament trees of workers' event times in seconds, all inf.
 
     Node i has the smaller time of nodes 2 i and 2 i + 1, worker w is node leaves + w.
     """
@@ -22,7 +22,7 @@ def new_time_trees(workers: int) -> FloatArray:
 
 @inner
 def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
-    """Set a worker's next event time in a tree."""
+    """Set a worker's next event time in seconds in the tree of `row` (END or BEGIN)."""
     node = soonest.shape[1] // 2 + worker
     soonest[row, node] = at
     while node > 1:
@@ -35,7 +35,7 @@ def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
 
 @inner
 def first_worker(soonest: FloatArray, row: int) -> int:
-    """The worker with the smallest event time; the first of several."""
+    """Index of the worker with the smallest event time in the tree of `row`; the lowest if tied."""
     leaves, node = soonest.shape[1] // 2, 1
     while node < leaves:
         node = 2 * node if soonest[row, 2 * node] == soonest[row, node] else 2 * node + 1

@@ -58,7 +58,7 @@ MAX_PROMPT_TOKENS: Final = 2**17
 
 
 def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
-    """Build the table of an iteration's seconds on one rank of a worker.
+    """Build a worker's step table: seconds of an iteration by tokens, sequences, prompt lengths.
 
     See `StepTable` for the sum of its columns. The engine is that of `problem_on_worker`. Stages
     have equal shares of the seconds: layers are cut evenly.
@@ -214,7 +214,7 @@ def worker_rows(worker: Worker, tokens: IntArray) -> DegreeRows:
 def _launch_seconds(
     kernel_seconds: ForwardSeconds, block: Block, problem: ServingProblem
 ) -> FloatArray:
-    """(4, t) seconds of a block: replayed, launched; host's share of replaying, of launching.
+    """(4, t) seconds of a block: replayed, launched; host work of replaying, of launching.
 
     The host takes time for each kernel that Python launches. Where an engine compiles the piece
     between two attention cores (the pieces that it captures), it takes time for each piece and its
@@ -285,7 +285,7 @@ class _ContextCost:
         ]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
-        """Decode-attention seconds by attention window (0 = no window), as (start, slope).
+        """Decode seconds by window (0 = none): (start, slope), (s,) each, slope a context token.
 
         (s,) seconds, and (s,) seconds a context token. Keys chosen by a scorer count as a window of
         as many tokens.
@@ -341,7 +341,7 @@ class _ContextCost:
         return total
 
     def state(self, sequences: IntArray) -> FloatArray:
-        """(s,) seconds of the block's reads and writes of sequences' recurrent states."""
+        """(s,) seconds to read and write the recurrent states of `sequences` in a block."""
         device = self.machine.accelerator
         elements = sum(
             living.elements(self.worker.tp)

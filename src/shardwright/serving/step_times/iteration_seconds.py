@@ -137,7 +137,7 @@ def interpolated(at: FloatArray, points: IntArray | FloatArray, values: FloatArr
 
 @inner
 def prompt_attention_seconds(columns: Columns, tokens: float) -> float:
-    """Seconds of attention of a whole prompt of `tokens` tokens."""
+    """Attention seconds of a whole prompt of `tokens` tokens in all blocks, interpolated."""
     points = columns.prompt_tokens
     last_index = len(points) - 1
     if last_index == 0:
@@ -157,7 +157,7 @@ def prompt_attention_seconds(columns: Columns, tokens: float) -> float:
 
 @inner
 def seconds_at_tokens(values: FloatArray, tokens: int) -> float:
-    """Value of a column at a number of tokens, extrapolated after its end."""
+    """Value of a column at index `tokens`; extrapolated linearly after its end."""
     last_index = len(values) - 1
     if tokens <= last_index:
         return float(values[tokens])
@@ -176,7 +176,7 @@ def exposed_host_seconds(host: float, device: float) -> float:
 def seconds_by_part(
     columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray
 ) -> float:
-    """Seconds of an iteration from its counts of tokens and sequences; fill `parts` with them.
+    """Seconds of an iteration from `counts` and the attention seconds given; fill `parts`.
 
     Args:
         counts: (NUM_COUNTS,) counts of the iteration.
@@ -216,7 +216,7 @@ def iteration_seconds(
     counts: FloatArray,
     parts: FloatArray,
 ) -> float:
-    """Seconds of the iteration planned in a rank's slot; fill `counts` and `parts` with its own.
+    """Seconds of the iteration in a rank's slot beside `steady` decodes; fill `counts`, `parts`.
 
     Args:
         steady: (2,) requests that decode beside the entries of the batch, and the sum of their

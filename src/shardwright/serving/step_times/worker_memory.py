@@ -128,7 +128,7 @@ def require_cache_for(memory: WorkerMemory, *, longest: int) -> None:
 
 
 def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
-    """Bytes of the weights on a device of a worker's first stage, each class in its format.
+    """Weight bytes on a device of a worker, all blocks / pp; each operator class in its format.
 
     Blocks are divided evenly over stages.
     """
@@ -197,7 +197,7 @@ def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
 
 
 def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> int:
-    """Bytes of expert inputs a rank gathers from all attention-dp ranks; 0 for other exchanges.
+    """Bytes of a rank's expert buffers for tokens gathered from all dp ranks; 0 if not gathered.
 
     The tokens, `tokens` of each rank, their sum, and rows for as many experts as a token chooses,
     on any rank:

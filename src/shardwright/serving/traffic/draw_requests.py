@@ -61,7 +61,7 @@ def draw_requests(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) 
 
 
 def longest_request(job: ServingJob) -> int:
-    """Most tokens of prompt and answer together in one request of the job or its trace."""
+    """Most tokens of prompt plus answer in a request: the trace's, or the ranges' upper ends."""
     if isinstance(job.arrivals, Trace):
         return int((job.arrivals.inputs + job.arrivals.outputs).max())
     assert job.lengths is not None
@@ -81,7 +81,7 @@ def _draw_lengths(
 
 
 def _closed_loop_arrivals(loop: ClosedLoop, answer_s: float) -> FloatArray:
-    """(n,) arrivals in seconds of a closed loop: the first `concurrency` spread over `answer_s`.
+    """(n,) arrivals in s: the first `concurrency` spread over `answer_s`; later or burst ones 0.
 
     Later ones are set when they arrive.
     """
@@ -123,7 +123,7 @@ def _thinned(arrivals: Diurnal, random: np.random.Generator) -> FloatArray:
 def _prefixes(
     prefix: SharedPrefix | None, inputs: IntArray, block_tokens: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """(n + 1,) offsets and numbers of each prompt's leading blocks in its group's shared text."""
+    """(n + 1,) offsets and flat block numbers of each prompt's shared prefix; None = no blocks."""
     if prefix is None:
         return np.zeros(len(inputs) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     groups = random.integers(0, prefix.groups, size=len(inputs), dtype=np.int64)
@@ -135,7 +135,7 @@ def _prefixes(
 
 
 def _trace_requests(trace: Trace, *, block_tokens: int) -> Requests:
-    """Requests of a trace, with its arrival times, lengths and block hashes."""
+    """Requests of a trace from time 0; hashed blocks kept if `block_tokens` divides their size."""
     if trace.blocks and trace.block_tokens % block_tokens == 0:
         counts = np.array([len(row) for row in trace.blocks], dtype=np.int64)
         # A last block that is not full is never shared.

@@ -109,7 +109,7 @@ def parse_trace(content: bytes, *, source: str) -> Trace:
 
 
 def _numbered_lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text) of the lines that are not empty.
+    """Yield (line number from 1, stripped text) unless empty; DataError if long or not UTF-8.
 
     Without a copy of the whole content.
     """
@@ -136,7 +136,7 @@ def _read_lines(
     *,
     start: tuple[int, str] | None = None,
 ) -> None:
-    """Read each line into the columns by `read`; raises beyond `MAX_REQUESTS` lines."""
+    """Read `start` and each line into the columns by `read`; raises beyond `MAX_REQUESTS` lines."""
     if start is not None:
         read(columns, *start)
     for number, line in lines:
@@ -203,7 +203,7 @@ def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, i
 
 
 def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
-    """Read a number of tokens; raises for other text."""
+    """Read a whole number of tokens in a trace cell; DataError for other text."""
     text = cell.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         _refuse(columns.source, number, f"'{text[:40]}' is no number of tokens", "a whole number")
@@ -211,7 +211,7 @@ def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    """Read a number of seconds; nan for other text."""
+    """Read a number of seconds without a unit; nan for other text."""
     try:
         return float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
@@ -219,7 +219,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
-    """Append the request of a Mooncake JSON line: milliseconds, lengths and block hashes."""
+    """Append the request of a Mooncake JSON line: time in milliseconds, lengths, block hashes."""
     try:
         row: Any = json.loads(line, parse_constant=lambda word: word)
     except (ValueError, RecursionError):
@@ -253,7 +253,7 @@ def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _hashes(columns: _TraceColumns, number: int, hashes: object, inputs: int) -> tuple[int, ...]:
-    """Block hashes of a prompt as a tuple; raises for other values or too many."""
+    """Block hashes of a prompt as a tuple; DataError unless integers, up to one per 512 tokens."""
     if not isinstance(hashes, list) or any(
         isinstance(block_hash, bool) or not isinstance(block_hash, int) or abs(block_hash) >= 2**63
         for block_hash in hashes
@@ -287,7 +287,7 @@ def _add_request(
     time: str,
     form: str,
 ) -> None:
-    """Append a request to the columns; raises for times and lengths out of range."""
+    """Append a request, its answer 1 token at least; DataError if out of time order or of range."""
     if not math.isfinite(seconds):
         _refuse(columns.source, number, f"'{time[:40]}' is no time", form)
     if columns.arrival and seconds < columns.arrival[-1]:
@@ -304,7 +304,7 @@ def _add_request(
 
 
 def _refuse(source: str, number: int, message: str, hint: str) -> NoReturn:
-    """Raise a DataError that names the file and the line."""
+    """Raise a DataError that names the file `source` and the line, with a hint."""
     raise DataError(f"{source}, line {number}: {message}", hint=hint)
 
 

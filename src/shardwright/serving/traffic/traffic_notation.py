@@ -79,7 +79,7 @@ def _token_count(text: str, *, flag: str) -> int:
 
 
 def read_seconds(text: str, *, flag: str) -> float:
-    """Read seconds written as ``500ms``, ``2s`` or ``24h``.
+    """Read a time above 0 with a unit (``500ms``, ``2s``, ``24h``) as seconds; else UsageError.
 
     Raises:
         UsageError: no number with a unit, or not above 0.
@@ -97,7 +97,7 @@ def read_seconds(text: str, *, flag: str) -> float:
 
 
 def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
-    """Read an arrival process: ``poisson:12/s``, or ``diurnal:12/s,0.5,24h``.
+    """Read an arrival process: ``poisson:12/s``, or ``diurnal:12/s,0.5,24h`` (rate, swing, period).
 
     A diurnal process has a mean rate, a swing as a share of the rate, and a period.
 
@@ -125,7 +125,7 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
 
 
 def _rate(text: str) -> float:
-    """Read a request rate such as ``12/s`` as requests a second; UsageError for other text."""
+    """Read a request rate such as ``12/s`` or ``600/min`` as requests a second; else UsageError."""
     match = re.fullmatch(r"([0-9.eE+-]+)\s*/\s*(s|min|m|h|d)", text)
     try:
         per_second = float(match[1]) / _SECONDS[match[2]] if match else 0.0
@@ -230,7 +230,7 @@ def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
 
 
 def read_precision(text: str) -> Precision:
-    """Read number formats: one for all matrix products (``fp8``), or one for each operator class.
+    """Read formats: one (``fp8``) for attention, MLP and experts, or one for each class named.
 
     By class: ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``. After a slash is the format
     that tokens are cast to; without a slash it is the format of the weights, but 16 bits for int4
@@ -263,7 +263,7 @@ UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.M
 
 
 def _format(text: str) -> OperatorPrecision:
-    """Read ``weights/activations`` formats; one word is both, or bf16 activations if unpacked."""
+    """Read ``weights/activations`` formats; one word is both, but bf16 activations if unpacked."""
     weights, slash, activations = text.lower().partition("/")
     names = [number_format.value for number_format in NumberFormat]
     for name in (weights, activations) if slash else (weights,):
@@ -281,7 +281,7 @@ def _format(text: str) -> OperatorPrecision:
 
 
 def closed_loop(concurrency: int, *, requests: int) -> ClosedLoop:
-    """Create a closed loop of `concurrency` requests in flight; 0 requests = 10 times as many.
+    """Create a closed loop of `concurrency` requests in flight; 0 requests = 10 x `concurrency`.
 
     Raises:
         UsageError: out of range.

@@ -70,7 +70,7 @@ def _seed(
     arrival: IntArray,
     arriving: Int32Array,
 ) -> tuple[int, int]:
-    """Queue tasks without predecessors at instant 0, or finish them at once; return both counts.
+    """Queue tasks without predecessors at instant 0, or finish them; return (queued, finished).
 
     Return the numbers of both. A heap of equal instants is in order for every order of insertion.
     """
@@ -104,7 +104,7 @@ def _settle(
     num_done: int,
     num_told: int,
 ) -> tuple[int, int]:
-    """Count finished tasks off their successors; return numbers of waiting arrivals and finished.
+    """Release successors of newly finished tasks; return (tasks in arrival heap, finished tasks).
 
     A task without resources (or work) needs no event: its finish follows from its start, even if
     both are later than the clock.

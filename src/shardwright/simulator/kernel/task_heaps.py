@@ -35,7 +35,7 @@ def push(key: IntArray, item: Int32Array, size: int, instant: Integer, task: Int
 
 @inlined
 def pop(key: IntArray, item: Int32Array, size: int) -> None:
-    """Remove the root of a heap: move the last entry, at `size`, to the root and down."""
+    """Remove the root of a heap of `size` + 1 entries: move the last entry to the root and down."""
     instant, task = key[size], item[size]
     place, child = 0, 1
     while child < size:

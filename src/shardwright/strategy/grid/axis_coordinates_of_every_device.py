@@ -10,7 +10,7 @@ from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 
 
 def coordinates(grid: Grid) -> dict[str, list[int]]:
-    """By axis (tp, cp, dp, pp, ep, etp), the coordinate of each device of a grid.
+    """By axis (tp, cp, dp, pp, ep, etp), list of the coordinate of each device of a grid.
 
     Expert axes fold over those of a pipeline stage.
     """
@@ -42,7 +42,7 @@ def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
 
 
 def _expert_pieces(grid: Grid) -> dict[str, list[tuple[int, int]]] | None:
-    """(size, device stride) of the pieces of ep and of etp, innermost first; None if they misfit.
+    """(size, device stride) of the pieces of ep and etp, innermost first; None if they misfit.
 
     None if they do not line up with the other axes.
     """

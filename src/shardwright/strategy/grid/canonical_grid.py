@@ -14,7 +14,7 @@ from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 
 
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
-    """The representative of all grids that give the same plan: options without effect are reset.
+    """Reset options without effect: the one grid that stands for all grids with the same plan.
 
     The function is idempotent.
 
@@ -55,7 +55,7 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 
 
 def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
-    """ZeRO stage of equal effect where one device holds all parameters; 0 if no effect is left.
+    """Lowest ZeRO stage of equal effect where one device holds all parameters; 0 = no effect.
 
     A stage has an effect there only if it keeps states in host memory.
     """
@@ -65,7 +65,7 @@ def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
 
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:
-    """Replace a grid's list of layers per chunk by first= and last=, or by the default.
+    """Replace a grid's layers= by first= and last=, or by nothing, if that gives equal chunks.
 
     The list stays where they give other chunks.
     """

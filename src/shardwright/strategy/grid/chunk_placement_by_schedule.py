@@ -35,7 +35,7 @@ class GridSchedule:
         return 2 if self.placement == OPPOSITE else 1
 
     def rank(self, chunk: int, *, pp: int, lane: int = 0) -> int:
-        """Pipeline rank (0 to `pp` - 1) of a chunk: looped, wave, or upward in an opposite lane."""
+        """Pipeline rank of a chunk: chunk mod pp, reversed in odd wave turns or opposite lane 1."""
         turn, place = divmod(chunk, pp)
         upward = (
             lane == 1 if self.placement == OPPOSITE else self.placement == WAVE and turn % 2 == 1

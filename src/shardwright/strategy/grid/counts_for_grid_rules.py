@@ -16,7 +16,7 @@ _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
 
 
 def layer_runs(model: Model) -> tuple[Run, ...]:
-    """Runs of blocks that count as layers of a grid's pipeline, in the model's order.
+    """Runs of blocks that count as layers: no embeddings, heads, side outputs (MTP) or teachers.
 
     The model's output (the last run) depends on them, and they have no embedding and no head among
     their operators. Side outputs, such as modules that predict further tokens, are not counted:
@@ -57,7 +57,7 @@ def has_experts(model: Model) -> bool:
 
 
 def lone_stages(runtime: Runtime) -> LoneStages:
-    """Pairs (ZeRO stage, lowest stage of equal effect) with an effect on unsharded parameters.
+    """Pairs (ZeRO stage, lowest of equal effect) that act without sharding, by host offload.
 
     On such a device only states kept in host memory make a difference.
 

@@ -27,7 +27,7 @@ class MeshPiece:
 
 
 def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
-    """(axis, size, device stride) of a stage's dense mesh, innermost axis first.
+    """(axis, size, device stride) of a stage's tp, ulysses, ring and dp above 1, innermost first.
 
     Axes of size 1 are left out. Context parallelism counts as two axes: ulysses inside ring.
     """
@@ -46,7 +46,7 @@ def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
 
 
 def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
-    """(axis, size) of a stage's expert mesh (etp, ep, edp), innermost axis first.
+    """(axis, size) of a stage's etp, ep and edp above 1, innermost axis first.
 
     etp has the place of tp and edp the place of dp; cp has no place of its own (Megatron's rule).
     """

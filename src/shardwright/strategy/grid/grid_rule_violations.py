@@ -53,7 +53,7 @@ def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[GridRule, 
 def legal_rows(
     columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()
 ) -> Any:
-    """True for each row whose columns break no rule, shape (rows,); a plain True if all are legal.
+    """True for each row whose columns break no rule, shape (rows,); plain True if no rule applies.
 
     Only rules that read no other columns apply, without rules that read only `judged` columns.
     """
@@ -66,7 +66,7 @@ def legal_rows(
 
 
 def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
-    """Every rule that a grid breaks for these model and cluster facts; empty if it is legal.
+    """Rules that a grid breaks, () = none; `general`: schedules for plans alone are legal too.
 
     Args:
         general: schedules that only general plans are lowered with are legal too; the rules of the

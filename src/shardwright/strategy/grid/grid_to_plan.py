@@ -77,7 +77,7 @@ def _nested_cuts(terms: Sequence[_Cut]) -> Split | None:
 
 
 def _mesh_pieces(grid: Grid) -> tuple[MeshPiece, ...]:
-    """Factor a stage's devices into pieces of both meshes; without experts, the dense axes.
+    """Factor a stage's devices into pieces of both meshes; StrategyError if they misfit.
 
     Raises StrategyError where the meshes do not line up.
     """
@@ -99,7 +99,7 @@ def _mesh_pieces(grid: Grid) -> tuple[MeshPiece, ...]:
 def _cuts_along_axis(
     pieces: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = ""
 ) -> list[_Cut]:
-    """Cuts of `dim` along a dense axis, outermost first; copies of experts before splits.
+    """Cuts of `dim` along a dense axis, outermost (edp) first, of one `expert` axis or of all.
 
     That order makes the tokens of one set of expert copies those of one set of devices (rule
     ``experts.coset``).
@@ -113,7 +113,7 @@ def _cuts_along_axis(
 
 
 def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tuple[Placement, ...]:
-    """Split trees of every pipeline stage of a grid, one for each operator class.
+    """Split trees of a grid's stages: of all operators, then core, stream, experts that differ.
 
     ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the
     router exchange t for s (sp) or for copies; the core exchanges the ulysses part of s for heads;
@@ -205,7 +205,7 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
 def _assigned_items(
     runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False
 ) -> tuple[tuple[Item, ...], ...]:
-    """Assign runs in order to chunks of `chunks` layers; non-layer blocks go with the next layer.
+    """Assign runs in order to chunks of so many layers; other blocks go with the next layer.
 
     Args:
         chunks: layers of each chunk.
@@ -256,7 +256,7 @@ def _move_tail_to_last_chunk(
 
 
 def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
-    """Activation policy of a chunk of `layers` layers: blocks that recompute or use host memory."""
+    """Activation policy of a chunk: its first layers on the host or recomputed; () = all kept."""
     if grid.host and layers:
         return (
             Keep(
@@ -274,7 +274,7 @@ def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
 
 
 def expert_shard(grid: Grid) -> int:
-    """Ranks that shard an expert's states: shard x copies of the expert / (cp x dp), at least 1.
+    """Ranks that shard an expert's states: gcd of copies and scaled shard; shard 0 = all copies.
 
     The result divides the number of copies and is at least 1.
     """
@@ -284,7 +284,7 @@ def expert_shard(grid: Grid) -> int:
 
 
 def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
-    """ZeRO rules of a grid by parameter class: shard degrees, cadence and host share.
+    """ZeRO rules of a grid, one more for experts of another degree; () = no ZeRO, no offload.
 
     Stage 1 shards the optimizer, 2 the gradient as well (reduced every microbatch), 3 the parameter
     too (gathered at every use).
@@ -294,7 +294,7 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
         return (Shards(host=host),) if host else ()
 
     def rule(degree: int, *, parameters: tuple[str, ...] = ()) -> Shards:
-        """ZeRO rule with one shard degree for the states that the grid's ZeRO stage shards."""
+        """ZeRO rule with one degree for what the ZeRO stage shards; no `parameters` = all."""
         return Shards(
             parameters=parameters,
             optimizer=degree,

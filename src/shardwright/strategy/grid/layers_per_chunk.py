@@ -20,7 +20,7 @@ def chunk_layers(
     last: int = 0,
     layers: tuple[int, ...] = (),
 ) -> tuple[int, ...]:
-    """Divide a model's layers over the pp x vpp chunks of a pipeline: layers of each chunk.
+    """Layers of each of pp x vpp chunks: by `layers`, by `first` and `last`, or as even as can be.
 
     Chunk c is on pipeline rank c mod pp. The counts sum to `num_layers`.
 
@@ -127,7 +127,7 @@ def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
 
 
 def _evenly_divided(num_layers: int, *, pp: int) -> tuple[int, ...]:
-    """Divide layers evenly over `pp` ranks; embedding and head count as one layer each.
+    """Layers of each of `pp` ranks, embedding and head as one each; larger ranks before the last.
 
     Embedding and head count as a layer each. The larger ranks stand before the last.
     """
@@ -141,7 +141,7 @@ def _evenly_divided(num_layers: int, *, pp: int) -> tuple[int, ...]:
 def _checked_layers(
     num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool
 ) -> tuple[int, ...]:
-    """Return the listed layers of each chunk if count, sum and signs are right; else raise.
+    """Return `layers` if count, sum and signs are right and `ends` False; else StrategyError.
 
     Only the first and the last chunk may have 0 layers: the embedding or the head is there.
     """
@@ -167,7 +167,7 @@ def _checked_layers(
 def _with_fixed_ends(
     num_layers: int, *, pp: int, vpp: int, first: int, last: int
 ) -> tuple[int, ...]:
-    """Divide layers over chunks where the first or the last rank's number of layers is fixed.
+    """Layers of each chunk with `first` and `last` (0 = free) on the end ranks, the others equal.
 
     The other ranks get equal numbers, and each rank's layers are split evenly over its chunks.
     """
@@ -218,7 +218,7 @@ def largest_chunk(grid: Grid, *, layers: int) -> int:
 
 
 def unlike_stages(grid: Grid, *, layers: int) -> int:
-    """Degree to which a grid's stages differ in layers: 0, 1 or 2 (`unlike_chunks`).
+    """Degree to which a grid's stages differ in layers (`unlike_chunks`); 0 if undivided.
 
     0 also where the layers cannot be divided into chunks.
     """
@@ -227,7 +227,7 @@ def unlike_stages(grid: Grid, *, layers: int) -> int:
 
 
 def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
-    """Degree to which pipeline stages differ in layers: 0 equal, 1 only the ends, 2 otherwise.
+    """Degree to which stages differ in layers: 0 equal, 1 only the ends, 2 otherwise.
 
     1 means that only the first or the last stage differs from those between, or that all are equal
     if embedding and head count as a layer each. Chunk c is on rank c mod `ranks`.

@@ -82,9 +82,9 @@ def _product_of_parts(
     return prod(parts for d, parts, z, _ in terms if d is dim and z is zigzag)
 
 
-def _placement_of_class(placements: tuple[Placement, ...], klass: str) -> Placement | None:
+def _placement_of_class(placements: tuple[Placement, ...], operator_class: str) -> Placement | None:
     """The first placement that names an operator class; None if no placement names it."""
-    return next((p for p in placements if klass in p.select.classes), None)
+    return next((p for p in placements if operator_class in p.select.classes), None)
 
 
 def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[Grid]:

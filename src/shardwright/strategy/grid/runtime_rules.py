@@ -64,7 +64,7 @@ AXES_READ: Final = ("sp", "cp", "ulysses", "gather", "ep", "etp", "offload", "sh
 
 
 def unrunnable(runtime: Runtime, grid: Any) -> Iterator[Violation]:
-    """Rules of the runtime that a grid breaks, such as a form of parallelism that it lacks.
+    """Yield a violation for each runtime rule that a grid breaks, not what follows from another.
 
     In place of a grid, the largest values of its axes in a search can be given.
     """

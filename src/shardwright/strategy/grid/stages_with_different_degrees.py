@@ -39,7 +39,7 @@ class Mesh:
 
 
 def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | None:
-    """(grid over all stages, groups of stages with equal degrees) of a 1F1B plan; else None.
+    """(grid over all stages, first's degrees; groups of equal stages) of a 1F1B plan; else None.
 
     The grid has the first stage's degrees and recomputes as many layers as the stage that
     recomputes most. The groups are in pipeline order. None if lanes differ, if a stage has no grid,
@@ -92,7 +92,7 @@ def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | No
 
 
 def _mesh_of_stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
-    """Convert one stage of all lanes to a mesh; None if no grid has its split trees."""
+    """Convert stage `number` of all lanes to a mesh; None if no grid has its split trees."""
     lane, replicas = plan.lanes[0], len(plan.lanes)
     grid = grid_of_stage(plan, lane, number, model=model)
     if grid is None:

@@ -9,7 +9,7 @@ from shardwright.model.ir.tensor_dims import Dim
 
 
 class Exchange(StrEnum):
-    """How context parallel attention gets the other ranks' keys and values: ring or all-gather."""
+    """Exchange of keys and values between context parallel ranks: ring or all-gather."""
 
     RING = "ring"
     GATHER = "gather"

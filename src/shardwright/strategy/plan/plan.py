@@ -11,7 +11,7 @@ from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 
 
 class Cadence(StrEnum):
-    """How often parameters are gathered or gradients reduced: every use, microbatch or step."""
+    """Frequency of parameter gathers or gradient reductions: each use, microbatch or step."""
 
     USE = "use"
     MICROBATCH = "microbatch"

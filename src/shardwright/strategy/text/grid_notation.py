@@ -60,7 +60,7 @@ _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 
 
 def name_and_value(word: str) -> tuple[str, str]:
-    """Split one word of the grid notation into name and value: ``tp8`` gives ("tp", "8").
+    """Lower-case (name, value) of a grid word: ``tp8`` is (tp, 8), a flag (sp, 1); else value "".
 
     ``tp=8`` and ``TP=8`` give the same; the flag ``sp`` gives ("sp", "1"); other words have an
     empty value.
@@ -81,7 +81,7 @@ def is_word(word: str) -> bool:
 
 
 def print_grid(grid: Grid, *, defaults: bool = True) -> str:
-    """Print a grid's words in a fixed order; most words at their defaults are left out.
+    """Print dp and non-default words of a grid; `defaults`: also mbs, zero, recompute and order.
 
     Degrees of 1, flags that are off and keys at their default are left out, except those that are
     always printed: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
@@ -156,7 +156,7 @@ def _whole_number(text: str, *, word: str, smallest: int = 0) -> int:
 
 
 def _read_recompute(text: str) -> dict[str, Any]:
-    """Parse the value of ``recompute=``: none, selective, full or full:N, as Grid fields.
+    """Parse none, selective, full or full:N (N layers a chunk; 0 = none) as Grid's two fields.
 
     N is the number of layers of each chunk; full:0 is none.
     """
@@ -172,7 +172,7 @@ def _read_recompute(text: str) -> dict[str, Any]:
 
 
 def _read_order(text: str) -> dict[str, Any]:
-    """Parse the value of ``order=``, innermost axis first, as a Grid field; adds missing axes."""
+    """Parse ``tp-dp-pp``, axes from the innermost, as Grid field `order`; inserts missing axes."""
     axes = tuple(text.split("-"))
     for axis in axes:
         if axis not in AXES:
@@ -188,7 +188,7 @@ def _read_order(text: str) -> dict[str, Any]:
 
 
 def _read_offload(text: str) -> dict[str, Any]:
-    """Parse the value of ``offload=``, percent of optimizer states on the host, as a Grid field."""
+    """Parse ``50`` or ``50%``, percent of optimizer states on the host, as Grid field `offload`."""
     percent = _whole_number(text.removesuffix("%"), word=f"offload={text}")
     if percent > 100:
         raise StrategyError(
@@ -199,7 +199,7 @@ def _read_offload(text: str) -> dict[str, Any]:
 
 
 def _read_layers(text: str) -> dict[str, Any]:
-    """Parse the value of ``layers=``, layers of each chunk with commas, as a Grid field."""
+    """Parse ``8,8,7``, numbers of layers of the chunks in order, as Grid field `layers`."""
     return {
         "layers": tuple(_whole_number(count, word=f"layers={text}") for count in text.split(","))
     }
@@ -225,7 +225,7 @@ def _read_flag(text: str, *, name: str) -> dict[str, Any]:
 
 
 def _read_option(text: str, *, name: str) -> dict[str, Any]:
-    """Parse the value of the runtime option called `name` as a Grid field with a prefix."""
+    """{"option " + `name`: value} of a runtime option; StrategyError for a value not allowed."""
     if text not in BY_NAME[name].values:
         raise StrategyError(
             f"{name}={text[:40]} is not known",
@@ -235,7 +235,7 @@ def _read_option(text: str, *, name: str) -> dict[str, Any]:
 
 
 def _grid_arguments(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Arguments of `Grid` from the fields that words set, with runtime options in one field."""
+    """Arguments of `Grid`: fields of all words joined, with runtime options in field `options`."""
     fields = {field: value for values in fields_of_word.values() for field, value in values.items()}
     options = [
         (field.removeprefix(_OPTION), fields.pop(field))
@@ -296,7 +296,7 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
 
 
 def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
-    """Data parallel degree that fills `devices` devices with these grid fields; raise if none."""
+    """Degree dp: `devices` / (tp x cp x pp), absent degrees being 1; StrategyError if not whole."""
     tp, cp, pp = (int(fields.get(name, 1)) for name in ("tp", "cp", "pp"))
     dp, remainder = divmod(devices, tp * cp * pp)
     if remainder or not dp:
@@ -310,7 +310,7 @@ def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
 
 
 def parse_grid(text: str, *, devices: int = 0) -> Grid:
-    """Parse a grid from its one-line notation; words in any order, each at most once.
+    """Parse a grid from its one-line notation; without a dp, dp fills `devices` (0 = dp is 1).
 
     Words left out have their defaults; ``vpp`` above 1 without a schedule means
     ``interleaved-1f1b``, and a schedule in waves without ``vpp`` has two chunks a rank.
@@ -337,7 +337,7 @@ _LAYER_WORDS: Final = ("first", "last", "layers")
 
 
 def changed_grid(grid: Grid, text: str) -> Grid:
-    """Change the axes of a grid that a text names, such as ``zero3`` or ``tp4 dp16``.
+    """Set a text's words (``tp4``) in a grid, refill dp; with dp, mbs, zero, recompute: a new grid.
 
     Where `text` has no dp, dp is as large as the grid's devices allow. Settings that depend on a
     changed axis follow: sp ends with tp, layers by number with pp and vpp, an interleaved schedule

@@ -22,7 +22,7 @@ _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def read_order(reader: PlanLineReader, *, all_lanes: tuple[str, ...]) -> NamedOrder | Table | None:
-    """Parse ``order 1f1b(main) seed=0``, or ``order table(a, b)`` with its rows; else None."""
+    """Parse ``order 1f1b(main) seed=0`` or a table; else None; `all_lanes`: for ``order table``."""
     if reader.next(_TABLE) is not None:
         return _read_rows(reader, lanes=all_lanes)
     line = reader.next(_ORDER, first="order ")
@@ -42,7 +42,7 @@ def read_order(reader: PlanLineReader, *, all_lanes: tuple[str, ...]) -> NamedOr
 
 
 def _read_rows(reader: PlanLineReader, *, lanes: tuple[str, ...]) -> Table:
-    """Parse the rows ``0: down/0F0 (down/1F0|up/2B0) ..`` of an order table."""
+    """Parse rows ``0: down/0F0 ..``: lowest of the devices with equal stages, their actions."""
     rows: list[tuple[int, tuple[Entry, ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1
@@ -65,7 +65,7 @@ def _entry(reader: PlanLineReader, word: str, *, lanes: tuple[str, ...]) -> Entr
 
 
 def _action(reader: PlanLineReader, word: str, *, lanes: tuple[str, ...]) -> Action:
-    """Parse one action: lane/chunk, a letter of F I W B R, microbatch[.slice]."""
+    """Parse an action: [lane/]chunk, a letter of F I W B R, microbatch[.slice]; lane if several."""
     match = _ACTION.fullmatch(word)
     if match is None:
         raise reader.error(

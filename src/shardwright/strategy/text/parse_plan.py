@@ -111,7 +111,7 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
 def _from_grid(
     reader: PlanLineReader, grid: re.Match[str], *, devices: int, model: Model | None
 ) -> Plan:
-    """The plan of a text's ``grid`` line, expanded for the model."""
+    """Plan of a line ``grid samples 64 tp8 ..`` for the model; StrategyError without a model."""
     if model is None:
         raise StrategyError(
             "a plan by its grid needs the model it is for",
@@ -133,7 +133,7 @@ def _from_grid(
 
 
 def _read_shards(reader: PlanLineReader) -> Shards | None:
-    """Parse ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule; else None.
+    """Parse ``zero all: 8/1/1 host=opt:50``, degrees optimizer/gradient/parameter; None for others.
 
     None for other lines.
     """
@@ -200,7 +200,7 @@ def _read_options(reader: PlanLineReader) -> Options:
 
 
 def _read_lane(reader: PlanLineReader) -> Lane | None:
-    """Parse a line ``lane main samples 64 in 8`` and the stage lines under it; else None."""
+    """Parse ``lane main samples 64 in 8`` (8 microbatches) and its stage lines; else None."""
     line = reader.next(_LANE, first="lane ")
     if line is None:
         return None
@@ -231,7 +231,7 @@ def _read_lane(reader: PlanLineReader) -> Lane | None:
 
 
 def _read_stages(reader: PlanLineReader) -> list[Stage] | None:
-    """Parse ``stages embed+8, 8*2 on 0..24/8`` with its tree and keep lines; None for others."""
+    """Parse chunks on first devices, ``stages embed+8, 8*2 on 0..16/8``, with tree, keep lines."""
     line = reader.next(_STAGES, first="stages ")
     if line is None:
         return None
@@ -263,7 +263,7 @@ def _read_stages(reader: PlanLineReader) -> list[Stage] | None:
 
 
 def _chunks(reader: PlanLineReader, text: str) -> list[tuple[Item, ...]]:
-    """Parse ``embed+8, 8*2, head.norm+head.logits`` as the items of every chunk."""
+    """Parse chunks: ``embed+8, 8*2`` is one of embed and 8 layers, then two of 8 layers each."""
     chunks: list[tuple[Item, ...]] = []
     for chunk in text.split(","):
         match = _CHUNK.fullmatch(chunk.strip())
@@ -291,7 +291,7 @@ def _item(reader: PlanLineReader, text: str) -> Item:
 
 
 def _read_placement(reader: PlanLineReader) -> Placement | None:
-    """Parse a line ``all[0-11] = b2 t8 +8 via ring`` as a placement; None for other lines."""
+    """Parse ``all[0-11] = b2 t8 +8 via ring``: classes, blocks, tree, device offset; or None."""
     if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
         return None
     if reader.lines[reader.place][1].startswith(("order ", "zero ", "grid ", "lane ", "stages ")):
@@ -322,7 +322,7 @@ def _read_placement(reader: PlanLineReader) -> Placement | None:
 
 
 def _read_keep(reader: PlanLineReader) -> tuple[Keep, bool] | None:
-    """Parse ``recompute 0-4/5: full`` to (keep, True if its range is open); None for others.
+    """Parse ``recompute 0-4/5: full`` (blocks 0 to 4, units of 5) as (keep, True if open); or None.
 
     ``0-`` reaches to the last block of each chunk.
     """

@@ -35,7 +35,7 @@ class PlanLineReader:
     def next(
         self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
     ) -> re.Match[str] | None:
-        """Match the next line with `pattern` and move past it; None if another kind of line comes.
+        """Match the next line and pass it; else None, or StrategyError if it begins with `first`.
 
         None if the line does not start with `first`.
 
@@ -57,7 +57,7 @@ class PlanLineReader:
         return match
 
     def error(self, message: str, *, hint: str = "") -> StrategyError:
-        """StrategyError located at the next line."""
+        """Create a StrategyError located at the next line."""
         return StrategyError(message, hint=hint, path=self.where)
 
 
@@ -84,7 +84,7 @@ def read_count(
 
 
 def read_names(reader: PlanLineReader, text: str) -> tuple[str, ...]:
-    """Split names at commas; ``all`` gives an empty tuple."""
+    """Split names at commas, ``all`` alone to an empty tuple; StrategyError for an illegal name."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if not DOTTED.fullmatch(name):
@@ -93,7 +93,7 @@ def read_names(reader: PlanLineReader, text: str) -> tuple[str, ...]:
 
 
 def enum_member(reader: PlanLineReader, kind: type[_Enum], word: str) -> _Enum:
-    """The member of an enum with the value `word`; StrategyError if there is none."""
+    """Member of the enum class `kind` with the value `word`; StrategyError if there is none."""
     try:
         return kind(word)
     except ValueError:

@@ -34,7 +34,7 @@ DOTTED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
 def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) -> str:
-    """Print a plan as text that parses to an equal plan.
+    """Print a plan as text that parses to it; with a `model`, as a grid line if a grid gives it.
 
     Args:
         name: the plan's name in the first line.
@@ -58,7 +58,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
         for lane in plan.lanes:
             lines += _lane_lines(lane)
         for order in plan.orders:
-            lines += _order_lines(order, lanes=tuple(lane.name for lane in plan.lanes))
+            lines += _order_lines(order)
     return "\n".join(lines) + "\n"
 
 
@@ -121,12 +121,12 @@ def _lane_lines(lane: Lane) -> list[str]:
 
 
 def num_blocks(items: Sequence[Item]) -> int:
-    """Blocks of a chunk that block ranges count; blocks given by name are not counted."""
+    """Blocks of a chunk that block ranges count: sum of item counts; a name alone adds none."""
     return sum(item.count for item in items)
 
 
 def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
-    """Expand shared keep lines for a chunk of `blocks` blocks; open ranges end at its last block.
+    """Expand shared keep lines for a chunk of `blocks` blocks: open ranges end there or drop out.
 
     An open range ends at the chunk's last block and is dropped where it would be empty.
     """
@@ -138,7 +138,7 @@ def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
 
 
 def _keep_line_forms(stage: Stage) -> list[Pattern]:
-    """The two forms of a stage's keep lines: ranges to the last block open, or all closed."""
+    """Forms of a stage's keep lines: ranges to the last block open, and if unlike, all closed."""
     last_block = num_blocks(stage.items) - 1
     open_ranges = tuple(
         (keep, keep.blocks[1] == last_block and 0 <= keep.blocks[0] <= last_block)
@@ -149,7 +149,7 @@ def _keep_line_forms(stage: Stage) -> list[Pattern]:
 
 
 def _stage_groups(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
-    """Group neighbouring stages with equal split trees that share keep lines, with these lines."""
+    """Group neighbouring stages of equal placements that share keep lines, with the lines."""
     runs: list[tuple[list[Stage], list[Pattern]]] = []
     for stage in stages:
         fitting = _shared_keep_lines(*runs[-1], stage) if runs else []
@@ -221,8 +221,8 @@ def _keep_line(keep: Keep, *, is_open: bool) -> str:
     return f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {operators}"
 
 
-def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
-    """Print a pipeline order as one line, or as a table with its rows."""
+def _order_lines(order: NamedOrder | Table) -> list[str]:
+    """Print a pipeline order as one line, and a table's rows as further lines."""
     lane_list = f"({', '.join(_legal_name(lane) for lane in order.lanes)})"
     if isinstance(order, NamedOrder):
         if order.schedule == "table":
@@ -263,7 +263,7 @@ def _entry(entry: Entry, *, lanes: tuple[str, ...]) -> str:
 
 
 def _action(action: Action, *, lanes: tuple[str, ...]) -> str:
-    """Print an action as lane/chunk, kind and microbatch[.slice], such as ``down/0F3``."""
+    """Print an action such as ``down/0F3``: lane (if several), chunk, kind, microbatch[.slice]."""
     if not 0 <= action.lane < len(lanes):
         raise StrategyError(
             f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes"

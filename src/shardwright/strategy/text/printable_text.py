@@ -7,7 +7,7 @@ MAX_STRATEGY = 1000
 
 
 def printable(text: str, *, length: int = MAX_NAME) -> str:
-    """Replace control characters in a text and cut it at `length` characters.
+    """Replace unprintable characters by U+FFFD; cut a text to `length` characters with an ellipsis.
 
     The result is safe on a terminal and in XML.
     """

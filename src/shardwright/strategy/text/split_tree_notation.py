@@ -20,7 +20,7 @@ _AFTER_DIM: Final = frozenset("0123456789[")
 
 
 def compact_step(child: Split | None) -> int:
-    """Device stride of equal parts that lie side by side without gaps: size of the child's tree.
+    """Device stride of parts without gaps: parts x step of an equal cut below, else leaves below.
 
     It is parts x stride of a child with equal parts, and the number of leaves of any other.
     """
@@ -71,7 +71,7 @@ class Cursor:
     place: int = field(default=0)
 
     def peek(self) -> str:
-        """Next character that is not a space, without reading it; empty at the end."""
+        """Skip spaces and return the next character without passing it; empty at the end."""
         while self.place < len(self.text) and self.text[self.place] == " ":
             self.place += 1
         return self.text[self.place] if self.place < len(self.text) else ""

@@ -15,7 +15,7 @@ _MAX_DEPTH: Final = 8
 
 
 def print_bases(bases: Sequence[int]) -> str:
-    """Print device numbers as ranges, and a repeated pattern as ``(pattern)*count``."""
+    """Print first device numbers of stages as ranges; a repeated pattern as ``(pattern)*count``."""
     length = len(bases)
     for period in range(1, length // 2 + 1):
         if (
@@ -48,7 +48,7 @@ def _ranges(bases: Sequence[int]) -> str:
 
 
 def read_bases(cursor: Cursor, *, depth: int = 0) -> list[int]:
-    """Parse a list of device numbers at the cursor, up to the first character of another kind."""
+    """Parse first device numbers ``0..16/8, (0, 8)*2`` at the cursor, as long as commas follow."""
     if depth > _MAX_DEPTH:
         raise cursor.error(f"repetitions nested deeper than {_MAX_DEPTH}")
     bases: list[int] = []
@@ -70,7 +70,7 @@ def read_bases(cursor: Cursor, *, depth: int = 0) -> list[int]:
 
 
 def _read_range(cursor: Cursor) -> Sequence[int]:
-    """Parse one number, or the range first..last with a stride, at the cursor."""
+    """Parse one number, or an inclusive range ``0..24/8`` (either direction), at the cursor."""
     start = cursor.number()
     if cursor.peek() != "." or cursor.after() != ".":
         return (start,)

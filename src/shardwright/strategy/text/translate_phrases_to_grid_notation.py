@@ -127,7 +127,7 @@ class TranslatedStrategy:
 
 
 def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
-    """Translate phrases such as ``fsdp`` or ``more tp`` to grid words; `of`: grid that they change.
+    """Translate phrases such as ``fsdp`` or ``more tp`` to grid words; ``more``: than in grid `of`.
 
     Args:
         of: the grid that ``more tp`` changes; None = there is none.
@@ -162,7 +162,7 @@ def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
 
 
 def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
-    """(number of words, grid notation) of the longest known phrase that begins `words`, or (0, "").
+    """(number of words, notation) of the longest known phrase at the start of `words`, or (0, "").
 
     A word of the notation is never the whole of a phrase.
     """
@@ -200,7 +200,7 @@ def _notation_of_phrase(phrase: str, of: Grid | None) -> str:
 
 
 def _one_step(name: str, up: bool, of: Grid | None) -> str:
-    """Notation for a degree of grid `of` doubled (`up`) or halved; ZeRO, recompute: one step."""
+    """Text of grid `of`'s degree doubled (`up`) or halved; ZeRO, recompute: one step; or empty."""
     degree = DEGREES.get(name, name)
     if degree not in _STEPS and degree not in DEGREES.values():
         return ""
@@ -225,7 +225,7 @@ def _zero_step(of: Grid, up: bool) -> str:
 
 
 def _recompute_step(of: Grid, up: bool) -> str:
-    """Notation for the recompute level above (`up`: more) or below that of grid `of`."""
+    """Notation for the next recompute level, more (`up`) or less, than grid `of`'s; clamped."""
     level = _LADDER.index(of.recompute) + (1 if up else -1)
     return f"recompute={_LADDER[min(max(level, 0), len(_LADDER) - 1)]}"
 

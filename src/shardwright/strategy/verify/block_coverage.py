@@ -40,7 +40,7 @@ StagePieces: TypeAlias = tuple[tuple[BlockPiece, ...], ...]
 
 
 def operators_of(piece: BlockPiece, *, model: Model) -> tuple[Operator, ...]:
-    """Operators in each block of a piece; the piece's one operator if it names one."""
+    """Operators of one block of a piece, or only the one operator that the piece names."""
     operators = model.blocks[model.runs[piece.run].block].operators
     return tuple(o for o in operators if o.name == piece.operator) if piece.operator else operators
 

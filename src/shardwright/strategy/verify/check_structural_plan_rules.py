@@ -34,7 +34,7 @@ from shardwright.strategy.verify.zero_rules import shard_violations
 def verify(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
 ) -> tuple[Violation, ...]:
-    """Violations of structural rules by a plan for this model and global batch; empty if legal.
+    """Structural rules that a plan breaks for a model and batch; `seq_len` None: no token counts.
 
     Args:
         seq_len: text tokens of a sample; None = not known, and slices and parts of the sequence are
@@ -112,7 +112,7 @@ def _verify(
 def _lane_violations(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
-    """Check each lane's microbatches and slices, distinct names, and the sum of their samples."""
+    """Check microbatches, slices, distinct names; trained lanes' samples sum to the batch."""
     if not plan.lanes:
         yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
         return
@@ -150,7 +150,7 @@ def _microbatch_violations(lane: Lane) -> Iterator[Violation]:
 
 
 def _slice_violations(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violation]:
-    """Check that each token slice of a lane has tokens and reads no later slice."""
+    """Check that each token slice gets tokens and that a model cut into slices is causal."""
     path = f"lane {lane.name}"
     if any(weight < 1 for weight in lane.slices):
         yield Violation(

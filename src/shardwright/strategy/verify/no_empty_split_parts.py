@@ -25,7 +25,7 @@ def part_rules(
     seq_len: int | None,
     path: str,
 ) -> Iterator[Violation]:
-    """Check that every device of a stage's split trees gets a sample, a token and some width.
+    """Check that no device of a trained stage's split trees lacks samples, tokens or width.
 
     A width has the parts of the selected operator with the most parts. Operators with fewer parts
     are copied (key heads under query heads).
@@ -73,7 +73,7 @@ def part_rules(
 
 
 def widths(operators: list[Operator]) -> dict[Dim, int]:
-    """By dim, the units of the largest tensor that a split divides; width (t): heads, ffn, vocab.
+    """Dim -> most units of operators' tensors that a split divides; width (t): heads, ffn, vocab.
 
     The width dim (t) has that of the widest operator.
     """

@@ -25,18 +25,18 @@ _CLASSES = frozenset(klass.value for klass in OperatorClass)
 _SIZED = {Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB}
 
 
-def last_placement(placements: tuple[Placement, ...], klass: str) -> Placement | None:
+def last_placement(placements: tuple[Placement, ...], class_name: str) -> Placement | None:
     """The last placement for a class of operators, among those without block range; else None."""
     selecting = [
         p
         for p in placements
-        if p.select.blocks is None and (not p.select.classes or klass in p.select.classes)
+        if p.select.blocks is None and (not p.select.classes or class_name in p.select.classes)
     ]
     return selecting[-1] if selecting else None
 
 
 def has_dim(operator: Operator, dim: Dim) -> bool:
-    """True if a split along `dim` divides any tensor of the operator."""
+    """True if an operator can be split along `dim`: b, s and x always, others by its tensors."""
     if dim in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE):
         return True
     if dim is Dim.CONTEXT:
@@ -52,7 +52,7 @@ def has_dim(operator: Operator, dim: Dim) -> bool:
 def placement_rules(
     placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, model: Model, path: str
 ) -> Iterator[Violation]:
-    """Check placements that stages share: operator classes, split trees, exchange of keys.
+    """Check shared placements: known operator classes, split trees, core's exchange, expert tokens.
 
     Args:
         operators: all operators of these stages.
@@ -149,7 +149,7 @@ def _tree_rules(
 def _expert_set_violations(
     placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, path: str
 ) -> Iterator[Violation]:
-    """Check that a set of expert copies serves exactly the tokens of the set's own devices.
+    """Check that the tokens a device owns by the router's tree are among those its experts serve.
 
     Otherwise the all-to-all would cross sets.
     """
@@ -306,17 +306,17 @@ def _keep_names(model: Model) -> frozenset[str]:
 
 
 def _ranges_cover(
-    stage: Stage, pieces: tuple[BlockPiece, ...], klass: str, *, blocks: int, model: Model
+    stage: Stage, pieces: tuple[BlockPiece, ...], class_name: str, *, blocks: int, model: Model
 ) -> bool:
     """True if placements with block ranges cover every block for a class of operators."""
     for piece in pieces:
         if not piece.counted and any(
-            o.klass.value == klass for o in operators_of(piece, model=model)
+            o.klass.value == class_name for o in operators_of(piece, model=model)
         ):
             return False
     chosen = [
         p.select.blocks
         for p in stage.placements
-        if p.select.blocks and (not p.select.classes or klass in p.select.classes)
+        if p.select.blocks and (not p.select.classes or class_name in p.select.classes)
     ]
     return all(any(start <= block <= end for start, end in chosen) for block in range(blocks))

@@ -16,7 +16,7 @@ Line = tuple[str, ...]
 
 
 def percent(value: float, *, sign: bool = False) -> str:
-    """Format a fraction in percent with one digit."""
+    """Format a fraction in percent with one decimal: ``41.2 %``; `sign`: + if positive."""
     return f"{100 * value:+.1f} %" if sign else format_percent(value)
 
 
@@ -57,7 +57,7 @@ def far_section(
 
 
 def skipped_section(validation: Validation[RunT, PredictionT], *, details: bool) -> str:
-    """Markdown section with the numbers of skipped rows by source and reason; empty if none.
+    """Markdown table: counts of skipped rows by source, reason (and detail if `details`); or empty.
 
     With `details`, also by detail.
     """

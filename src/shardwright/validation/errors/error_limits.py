@@ -34,7 +34,7 @@ class BarResult:
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """Number of rows with an error in the metric."""
         return self.errors.n if self.errors else 0
 
     @property

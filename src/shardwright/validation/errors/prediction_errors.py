@@ -72,7 +72,7 @@ class Validation(Generic[RunT, PredictionT]):
 
     @property
     def predicted_failures(self) -> int:
-        """Number of failures that are predicted not to fit."""
+        """Number of runs that ran out of memory and are predicted not to fit."""
         return sum(bool(row.infeasible) for row in self.failures)
 
     @property
@@ -91,7 +91,7 @@ def judge(
     fold: str = "none",
     progress: Progress | None = None,
 ) -> Validation[RunT, PredictionT]:
-    """Predict every measured run and collect compared rows, out-of-memory failures, skipped rows.
+    """Predict runs into compared rows, out-of-memory failures, skipped rows; `key`: a run's fold.
 
     Args:
         predict: raises InfeasibleError for a run that does not fit; StrategyError, ModelError,

@@ -19,7 +19,7 @@ def fitted_values(
     weights: FloatArray,
     noise: float,
 ) -> dict[str, float]:
-    """Fit constants near their priors to log residuals, linear in log constants; name -> value.
+    """Fit constants to log residuals and slopes at `at`: robust least squares with priors, bounds.
 
     Minimises
 
@@ -59,6 +59,6 @@ def fitted_values(
 
 
 def row_curvature(residual: FloatArray, weights: FloatArray, *, noise: float) -> FloatArray:
-    """(rows,) second derivative of the robust loss by residual: a row's least-squares weight."""
+    """(rows,) least-squares weights of rows: weight / sqrt(1 + (residual/noise)^2) / noise^2."""
     curvature: FloatArray = weights / np.sqrt(1.0 + (residual / noise) ** 2) / noise**2
     return curvature

@@ -71,7 +71,7 @@ ServingStudy = Study[ServingRun, ServingValues, ServingConstants]
 def serving_page(
     study: ServingStudy, *, facts: TableFacts, far: float = FAR, picture: str = ""
 ) -> str:
-    """Markdown page of the accuracy of serving predictions.
+    """Markdown page of the accuracy of serving predictions; `picture` is not used.
 
     Args:
         facts: bars and remarks about the rows.
@@ -155,7 +155,7 @@ def _constants_section(study: ServingStudy) -> str:
 def _metric_cells(
     rows: Sequence[ServingRow], category: Category = Category.KNOWN
 ) -> tuple[str, ...]:
-    """Cells of median, mean and number of errors, one a metric, of the rows in `category`."""
+    """Cells ``median, mean (number)`` of |errors|, one a metric, of the rows in `category`."""
     return tuple(_errors_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 
@@ -229,7 +229,7 @@ def _far_section(validation: ServingValidation, *, facts: TableFacts, far: float
     """Markdown section of the rows with an |error| above the fraction `far`."""
 
     def line(row: ServingRow) -> Line:
-        """Table line of a row."""
+        """Cells of a row: source, model, device, engine, deployment, load, errors, remark."""
         run, measurement = row.run, row.run.measurement
         category = category_of(row, ServingMetric.TTFT)
         open_question = "" if category is Category.KNOWN else category.value

@@ -46,7 +46,7 @@ def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deploym
 
 
 def _parse_pools(words: str, *, draft_tokens: int) -> Deployment:
-    """Parse pools of workers, ``1x(tp4ep4dp)+5x(tp8ep8)``: prefill first, then decode.
+    """Parse prefill and decode pools ``1x(tp4ep4dp)+5x(tp8ep8)``; tp: a worker's devices, dp: dpa.
 
     With ``dp`` attention is data parallel over the tp devices.
     """
@@ -71,7 +71,7 @@ def _parse_pools(words: str, *, draft_tokens: int) -> Deployment:
 
 
 def _equal_workers(row: ServingMeasurement, *, draft_tokens: int) -> Deployment:
-    """Deployment of equal workers of degrees tp, dpa, ep and pp, as many as fill the devices."""
+    """Equal workers of degrees tp, dpa, ep, pp: `replicas`, or as many as fill the devices."""
     tp, dpa, ep, pp = row.tp, row.dpa or 1, row.ep or 1, row.pp or 1
     if not tp:
         raise StrategyError("tp is not said, nor workers with their numbers")

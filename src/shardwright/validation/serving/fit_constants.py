@@ -72,7 +72,7 @@ def slopes_of(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> ServingSlopes:
-    """Log residuals at `at` and slopes by finite differences of each constant, of the fit's runs.
+    """Log residuals at `at` and slopes by log constant, by finite differences, of fitted runs.
 
     Runs that cannot be predicted and times to first tokens near capacity are left out.
     """
@@ -154,7 +154,7 @@ def fit_kinds_of_fold(
     workers: int,
     progress: Progress | None,
 ) -> Fitted[ServingConstants]:
-    """Kind of fold -> fold key -> constants fitted without the fold; slopes stored or new."""
+    """Constants fitted without each fold, by kind and key, from slopes `stored` or new ones."""
     del facts
     slopes = stored
     if slopes is None and folds:

@@ -18,7 +18,7 @@ _PREFIXES = tuple(f"{role.value}." for role in WorkerRole)
 
 
 def joined_options(facts: Mapping[str, str], row_options: str) -> str:
-    """Option texts of facts and row joined; for one name the row's value wins."""
+    """Join options of facts and of the row's text; for one name the row's value wins."""
     names = options_of_text(row_options)
     fact_options = {name: value for name, value in facts.items() if name not in names}
     return " ".join([text_of_options(fact_options), *row_options.split()]).strip()

@@ -49,7 +49,7 @@ class ServingValues:
     endless_ttft_s: float | None = None
 
     def metric_value(self, metric: str, *, outputs: float) -> float | None:
-        """TPOT, TTFT, tokens/s, or seconds of a request: TTFT + (outputs - 1) x TPOT; or None.
+        """TPOT, TTFT, tokens/s, or for E2E the seconds TTFT + (outputs - 1) x TPOT; None if absent.
 
         Args:
             outputs: mean number of output tokens of a request.
@@ -104,7 +104,7 @@ class ServingRun:
 
     @property
     def mean_outputs(self) -> float:
-        """Mean number of output tokens of a request."""
+        """Mean number of output tokens of a request; 1 for a job without lengths."""
         return self.job.lengths.outputs.mean if self.job.lengths else 1.0
 
     @property

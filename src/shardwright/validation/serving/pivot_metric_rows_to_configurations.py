@@ -58,7 +58,7 @@ _COLUMN_OF: Final = {"concurrency": "batch_or_concurrency", "gpu_count": "gpus"}
 
 
 def join_metric_rows(names: list[str], lines: Lines, source: str) -> tuple[list[str], Lines]:
-    """Join rows with one metric each into rows with all of a configuration: (columns, lines).
+    """Join rows of one metric each into a line a configuration: (columns, lines); others unchanged.
 
     The columns are those of `ServingMeasurement`.
 
@@ -103,7 +103,7 @@ def join_metric_rows(names: list[str], lines: Lines, source: str) -> tuple[list[
 
 
 def _add_metric(cells: dict[str, str], row: Mapping[str, str]) -> None:
-    """Add a row's metric to the cells of its configuration, or to the notes if it is unknown."""
+    """Set a row's metric in its configuration's cells, per-GPU rates x GPUs; others in notes."""
     metric, value, devices = row[METRIC], row["value"], row["gpus"]
     if metric in _METRICS:
         cells[_METRICS[metric]] = value
@@ -148,7 +148,7 @@ def _configuration_cells(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _degree_cells(row: Mapping[str, str]) -> dict[str, str]:
-    """Cells tp, dpa, ep, pp of equal workers, or `workers` of prefill and decode pools."""
+    """Cells tp, dpa, ep, pp of equal workers, or `workers` of two pools; {} if they are unclear."""
     notes = row["notes"]
     printed = {name: row[name] for name in ("tp", "ep", "dp", "pp")}
     pools = {
@@ -173,7 +173,7 @@ def _degree_cells(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pool_text(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
-    """Text of the prefill (`side` 0) or decode (1) pool of workers, such as ``2x(tp8ep8dp)``.
+    """Text ``2x(tp8ep8dp)`` of the prefill (`side` 0) or decode (1) pool; tp: devices a worker.
 
     ``dp`` is data parallel attention, over tp x dp devices.
     """

@@ -189,7 +189,7 @@ def _row_cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
 def _row_engine(
     row: ServingMeasurement, *, default: str, assumptions: list[str]
 ) -> tuple[Engine, str]:
-    """(engine with its launch options, name and version as written); versions may be nearest.
+    """(engine with launch options, its name and written version); notes if a near version serves.
 
     If a version is not described, the nearest version before it is used.
 
@@ -222,7 +222,7 @@ def _row_speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculati
 
 
 def _row_lengths(row: ServingMeasurement) -> Lengths:
-    """Input and output lengths in tokens: from the protocol's shortest share to isl and osl."""
+    """Token ranges: inputs from `shortest` (or the protocol's share) x isl to isl; osl alike."""
     if not row.isl or not row.osl:
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "isl" if not row.isl else "osl")
     shortest = row.shortest or SHORTEST.get(row.protocol, 1.0)
@@ -239,7 +239,7 @@ def _row_lengths(row: ServingMeasurement) -> Lengths:
 
 
 def _row_arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
-    """Poisson arrivals if the row has a request rate, else a closed loop of its concurrency."""
+    """Poisson arrivals if there is a request rate, else a closed loop; ``maximum``: all at once."""
     if row.request_rate:
         if not row.requests:
             raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
@@ -259,9 +259,9 @@ def _row_arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrival
 def _row_precision(
     row: ServingMeasurement, *, model: Model, cluster: Cluster, assumptions: list[str]
 ) -> tuple[Precision, bool]:
-    """(formats of checkpoint and cache, True if the row states them, False if bf16 is assumed)."""
+    """(number formats of checkpoint and KV cache, True if the row names them, False if assumed)."""
     name = _format_name(row.precision or row.model_name)
-    checkpoint = find_checkpoint(_entry_name(model), words=name, name=row.checkpoint)
+    checkpoint = find_checkpoint(_entry_name(model), number_format=name, name=row.checkpoint)
     if checkpoint is not None:
         known = bool(name or row.checkpoint)
         has_fp4 = cluster.node.accelerator.peak(Dtype.FP4) > 0

@@ -48,7 +48,7 @@ class WaitingResult:
 def serving_limit_results(
     validations: Iterable[ServingValidation], bars: Sequence[ErrorLimit]
 ) -> tuple[BarResult | WaitingResult, ...]:
-    """Results of all error limits in their kinds of fold, over fully described rows.
+    """Results of error limits by kind of fold over fully described rows; for "none" waiting too.
 
     Without held-out rows, each engine on a device with `MIN_ROWS` rows has a limit too.
     """

@@ -67,7 +67,7 @@ class WaitingAgreement:
 
 
 def waiting_agreement(rows: Iterable[ServingRow]) -> WaitingAgreement:
-    """Count rows near capacity whose measured and predicted TTFT agree on long waiting or none."""
+    """Count rows near capacity, and those where measured and predicted TTFT agree on waiting."""
     agree = []
     for row in rows:
         measured, values = row.run.values.ttft_s, row.prediction

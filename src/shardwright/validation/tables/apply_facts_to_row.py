@@ -39,7 +39,7 @@ class RowFacts:
 
 
 def facts_of_row(row: Any, *, facts: TableFacts, columns: Columns) -> RowFacts:
-    """Cells, options and assumptions that the facts' rules add to a row, by its published cells.
+    """Cells, options, assumptions that rules add by a row's published cells; the first rule wins.
 
     Rules read the row's cells as published, never a cell that another rule filled.
 
@@ -84,7 +84,7 @@ def text_of_options(options: Mapping[str, str]) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """Text of a cell's value in the sentence of an assumption."""
+    """Text of a cell's value: tuples with commas, ``nothing`` for an empty cell."""
     if isinstance(value, tuple) and value:
         return ",".join(map(str, value))
     return "nothing" if value in EMPTY else str(value)
@@ -108,7 +108,7 @@ def _cells_of_rule(
 def _read_cell(
     reading: CellReading, published: Mapping[str, Any], *, column: str, columns: Columns
 ) -> Any:
-    """Parse a column's value from another cell's text by a pattern; None where nothing matches.
+    """Parse a column's value from another cell's text, by the group of a pattern; None if no match.
 
     Raises:
         ValueError: the text is not a value of the column.
@@ -125,7 +125,7 @@ def _read_cell(
 
 
 def _stage_layers(listed: tuple[int, ...], reading: CellReading) -> tuple[int, ...]:
-    """Layers of each pipeline stage, from listed counts of modules or, with `cuts`, from bounds.
+    """Layers of each stage from counts of modules (`cuts`: bounds), less modules before and after.
 
     For example bounds 0, 7, 14, 30 with 3 modules before the 24 layers and 3 after are 4, 7, 13.
     """

@@ -102,7 +102,7 @@ def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
 
 
 def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
-    """Read a CSV file as rows; paths in cells become relative to the working folder.
+    """Read a CSV file as rows; a path in a cell gets the table's folder in front.
 
     Raises:
         DataError: the file cannot be read or is no table, a required column is missing, or a cell
@@ -163,7 +163,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def table_lines(content: bytes, *, source: str) -> tuple[list[str], Lines]:
-    """Split a CSV text in UTF-8 into (names in the header, lines below the header).
+    """Split a UTF-8 CSV text into (names in the header, iterator of (line number, cells) below).
 
     Raises:
         DataError: not UTF-8, or not valid CSV; the latter also while lines are taken.
@@ -180,7 +180,7 @@ def table_lines(content: bytes, *, source: str) -> tuple[list[str], Lines]:
 
 
 def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line, cells) of each row."""
+    """Yield (number of the row's first line, cells) of each row; DataError for invalid CSV."""
     while True:
         line = reader.line_num + 1
         try:

@@ -125,7 +125,7 @@ def _bounded_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
 
 
 def _expression_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
-    """Whole number of an expression: cells, constants, + - * //, max, min, up; size unchecked."""
+    """Whole number of an expression: cells, constants, + - * //, max, min, up (to a multiple)."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):

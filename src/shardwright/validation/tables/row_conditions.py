@@ -27,7 +27,7 @@ class TextCondition:
     patterns: tuple[re.Pattern[str], ...]
 
     def holds(self, cell: Any) -> bool:
-        """True if one of the patterns matches the cell's text."""
+        """True if one of the patterns is found anywhere in the cell's text."""
         text = "" if cell is None else str(cell)
         return any(pattern.search(text) for pattern in self.patterns)
 
@@ -113,7 +113,7 @@ def parse_pattern(text: Any) -> re.Pattern[str]:
 
 
 def _condition(column: str, value: Any) -> TextCondition | NumberCondition:
-    """Parse the condition on one column."""
+    """Parse a pattern, patterns, a number or {at_least, at_most} as a column's condition."""
     try:
         if isinstance(value, str):
             return TextCondition((parse_pattern(value),))

@@ -25,7 +25,7 @@ GPU_MEANING: Final = "accelerator: of the catalog, or as its driver calls it"
 
 
 def template_text(columns: Sequence[TemplateColumn]) -> str:
-    """CSV text of an empty table with two example rows, which `validate` predicts as they are."""
+    """CSV text of a template: header and two example rows that `validate` predicts as they are."""
     header = ",".join(name for name, _, _ in columns)
     rows = (",".join(cells[place] for _, _, cells in columns) for place in range(2))
     return "\n".join([header, *rows]) + "\n"

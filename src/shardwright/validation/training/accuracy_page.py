@@ -68,7 +68,7 @@ A constant that the remaining rows do not inform keeps its prior.
 def accuracy_page(
     study: TrainingStudy, *, facts: TableFacts, far: float = FAR, picture: str = ""
 ) -> str:
-    """Markdown page of the accuracy of training predictions.
+    """Markdown page of the accuracy of training predictions; `picture`: link of its image, or "".
 
     Args:
         facts: bars, orders, scalings and remarks about the rows.
@@ -98,7 +98,7 @@ def fold_name(validation: TrainingValidation) -> str:
 
 
 def _unseen_frameworks_section(study: TrainingStudy) -> str:
-    """Markdown section with errors over all sources, dense and with experts, in each fold."""
+    """Markdown section with mean errors by row and by source, dense and with experts, by fold."""
     lines: list[Line] = []
     for name, experts in (("dense", False), ("with experts", True)):
         kinds = [
@@ -278,7 +278,7 @@ def _far_section(validation: TrainingValidation, *, far: float, remarks: Sequenc
     """Markdown section of the rows with an |error| above the fraction `far`."""
 
     def line(row: TrainingRow) -> Line:
-        """Table line of a row."""
+        """Cells of a row: source, model, devices, strategy, runtime, errors, remark."""
         run, measurement = row.run, row.run.measurement
         return (
             measurement.source_id,

@@ -102,7 +102,7 @@ def loads_teacher(row: TrainingMeasurement) -> bool:
 
 
 def with_launch_options(runtime: str, row: TrainingMeasurement) -> str:
-    """Runtime name with the options that the row's launch sets; options in `runtime` win.
+    """Runtime name with options of the row's launch, not recompute; options in `runtime` win.
 
     Options in the runtime's name win; without a launch the name is unchanged.
     """
@@ -121,7 +121,7 @@ def with_launch_options(runtime: str, row: TrainingMeasurement) -> str:
 
 
 def _value_text(value: Any) -> str:
-    """Text of a cell's value in the sentence of an assumption."""
+    """Text of a cell's value: tuples with commas, others cut at 60 characters."""
     return cell_text(value) if isinstance(value, tuple) else str(value)[:60]
 
 
@@ -142,7 +142,7 @@ def _number_cells(arguments: Arguments, row: TrainingMeasurement) -> dict[str, A
 
 
 def _pipeline_cells(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cells `vpp` and `stage_layers`, from any of the launch arguments for them."""
+    """Cells `vpp` and `stage_layers` (of every chunk), from any of the arguments for them."""
     vpp, chunks = pipeline_chunks(
         arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1
     )

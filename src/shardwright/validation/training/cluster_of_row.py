@@ -109,7 +109,7 @@ def _accelerator(text: str) -> Accelerator:
 def _uniform_cluster(
     row: TrainingMeasurement, *, device: Accelerator, cards: float | NetworkCards | None
 ) -> Cluster:
-    """Cluster of the row's devices in equal nodes of `device`, with network cards of the facts."""
+    """Cluster of equal nodes of `device`; `cards`: bytes/s of a node's cards, None = usual ones."""
     node, count = default_node(device), row.gpu_count or 0
     size = row.gpus_per_node or node.num_devices
     if size < node.num_devices:

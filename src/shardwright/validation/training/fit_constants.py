@@ -104,7 +104,7 @@ def fit_slopes(
     simulate: Predictor[float],
     progress: Progress | None = None,
 ) -> FitSlopes:
-    """Log residuals at the constants `at`, and slopes by finite differences, of all runs."""
+    """Log residuals ln(predicted / measured) at `at`, and slopes by finite differences."""
     points = [at, *(replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED)]
     logs = [np.zeros((0, len(points)))]
     for start in range(0, len(runs), _TOGETHER):
@@ -157,7 +157,7 @@ def refine(
     simulate: Predictor[float],
     simulations: int = MAX_ITERATIONS,
 ) -> Constants:
-    """Minimise the robust loss by Gauss-Newton with fixed slopes of `point`; the constants.
+    """Constants that minimise the robust loss by Gauss-Newton steps with fixed slopes of `point`.
 
     Args:
         weights: (rows,); rows of weight 0 are left out and never simulated.
@@ -275,7 +275,7 @@ def fit_kinds_of_fold(
     workers: int,
     progress: Progress | None,
 ) -> Fitted[Constants]:
-    """Constants fitted to all rows, and by kind of fold and key without each fold.
+    """Constants of all rows, and by kind of fold and key without each fold; `stored` ones if given.
 
     Raises:
         DataError: a kind of fold is not in `stored`.

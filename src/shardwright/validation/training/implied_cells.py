@@ -66,14 +66,14 @@ def _implied_degrees(row: TrainingMeasurement) -> Filled:
 
 
 def _implied_chunks(row: TrainingMeasurement) -> Filled:
-    """({`vpp`} = 1, reason) without a pipeline, because nothing can be interleaved."""
+    """({`vpp`} = 1, reason) for a row with `vpp` above 1 but pp 1, so nothing is interleaved."""
     if row.pp != 1 or (row.vpp or 1) == 1:
         return _NOTHING
     return {"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave"
 
 
 def _implied_microbatch(row: TrainingMeasurement) -> Filled:
-    """({`micro_batch`}, reason) by samples a replica over accumulation steps, or if one sample."""
+    """({`micro_batch`}, reason): samples a replica over accumulation steps, or 1 for one sample."""
     if row.micro_batch or not (row.global_batch and row.gpu_count and row.tp and row.pp):
         return _NOTHING
     replicas = row.dp or row.gpu_count // (row.tp * row.pp * (row.cp or 1))
@@ -103,7 +103,7 @@ def padded(words: int, quantum: int) -> int:
 
 
 def recomputed_modules(row: TrainingMeasurement) -> tuple[TrainingMeasurement, tuple[str, ...]]:
-    """(row with recompute mode, runtime options) for a cell that lists Megatron-Core's modules.
+    """(row with mode selective or none, option names without value) for a list of Megatron modules.
 
     Only a cell that lists Megatron-Core's modules is changed: ``selective[core_attn+moe_act]``. A
     list with an unknown module stays as it is, and makes the row unusable.

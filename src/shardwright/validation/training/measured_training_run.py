@@ -59,7 +59,7 @@ class TrainingRun:
     assumptions: tuple[str, ...] = ()
 
     def measured(self, metric: str) -> float | None:
-        """Measured seconds a step, or bytes; None if not measured."""
+        """Measured seconds a step, or for MEMORY the bytes; None if not measured."""
         return self.memory_bytes if metric == TrainingMetric.MEMORY else self.measured_s
 
     def predicted(self, prediction: Prediction, metric: str) -> float | None:
@@ -86,7 +86,7 @@ def identity_of(run: TrainingRun) -> Hashable:
 
 
 def predicted_memory(prediction: Prediction, *, kind: MemoryKind) -> int | None:
-    """Predicted bytes of the stage and kind (allocated, reserved) that `kind` measures; or None."""
+    """Predicted bytes (allocated, reserved) of first, last or worst stage by `kind`; or None."""
     if kind is MemoryKind.NONE:
         return None
     if kind is MemoryKind.RESERVED_WORST:

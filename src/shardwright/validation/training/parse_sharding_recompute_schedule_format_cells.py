@@ -90,7 +90,7 @@ _SCHEDULES: Final = {
 
 
 def sharding(words: str, *, node: int) -> tuple[int, int]:
-    """Parse a cell as (ZeRO stage, ranks of a sharding group; 0 = all); empty = no sharding.
+    """Parse (ZeRO stage, ranks of a sharding group; 0 = all); empty: (0, 0); hybrid: `node` ranks.
 
     Args:
         node: devices of a node, over which hybrid sharding without a number shards.

@@ -83,7 +83,7 @@ def to_training_run(
 def with_facts(
     row: TrainingMeasurement, *, facts: TableFacts
 ) -> tuple[TrainingMeasurement, RowFacts]:
-    """Row with the cells and options that facts add, and the facts that apply to the row.
+    """(row with cells and runtime options that facts add, the facts that apply to the row).
 
     Raises:
         UnusableRowError: the facts skip the row.
@@ -197,7 +197,7 @@ def _require_possible(run: TrainingRun) -> None:
 def _runtime(
     row: TrainingMeasurement, *, device: Accelerator, default: str, assumptions: list[str]
 ) -> str:
-    """Name of the row's runtime, else of `default`, else of the device's usual runtime."""
+    """Runtime name with the row's options: the row's, else `default`, else usual for the vendor."""
     name = row.runtime or default
     if not name:
         name = default_runtime(device.vendor)
@@ -221,7 +221,7 @@ def _nearest_base(cell: str, assumptions: list[str]) -> str:
 
 
 def _with_scaling(name: str, precision: str) -> str:
-    """The runtime with the fp8 scaling that the cell `precision` names.
+    """Runtime name, with the fp8 scaling of cell `precision` if it is offered and none is set.
 
     It is unchanged if it sets another scaling or lacks this one.
     """
@@ -232,7 +232,7 @@ def _with_scaling(name: str, precision: str) -> str:
 
 
 def _trained(row: TrainingMeasurement, *, model: Model, assumptions: list[str]) -> Model:
-    """The model with its frozen parts or adapters, and with its teacher.
+    """Model with the frozen parts or adapters of `train` and with its teacher, or UnusableRowError.
 
     Fine-tuning of all parameters is training on whole sequences; adapters need their rank.
     """

@@ -56,7 +56,7 @@ class PredictedRun:
 
     @property
     def inside(self) -> bool:
-        """True if the measurement is inside the interval."""
+        """True if the measured step time is inside the predicted 80 % interval."""
         return self.low_s <= self.measured_s <= self.high_s
 
 

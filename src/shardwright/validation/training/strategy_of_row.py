@@ -44,7 +44,7 @@ def grid_of_row(
     offload_percent: int,
     assumptions: list[str],
 ) -> Grid:
-    """The strategy of a row as a grid.
+    """Grid of a row's strategy cells; `node`: devices of a node; defaults go to `assumptions`.
 
     Without a schedule cell it is 1F1B, interleaved with several chunks.
     """
@@ -85,7 +85,7 @@ def grid_of_row(
 def _expert_split(
     row: TrainingMeasurement, *, tp: int, runtime: str, assumptions: list[str]
 ) -> int:
-    """Expert tensor parallel degree of the row, else the framework's default."""
+    """Expert tensor parallel degree of the row; 1 if tp or ep is 1, else the runtime's default."""
     if row.etp or tp == 1 or (row.ep or 1) == 1:
         return row.etp or 1
     etp = tp if load_runtime(runtime).experts_split_as_layers else 1
@@ -106,7 +106,7 @@ def _recompute(
 
 
 def _schedule(row: TrainingMeasurement, *, pp: int, assumptions: list[str]) -> str:
-    """Name of the row's schedule, empty for 1F1B; an interleaved schedule needs `vpp`."""
+    """Name of the row's schedule; empty for 1F1B, interleaved (needs `vpp`) or unknown."""
     schedule = table_spellings.schedule(row.schedule) if pp > 1 else ""
     if pp > 1 and row.schedule and not schedule:
         assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")

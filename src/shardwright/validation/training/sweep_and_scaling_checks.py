@@ -50,7 +50,7 @@ class RankCorrelation:
 def rank_correlation(
     rows: Iterable[TrainingRow], *, generator: np.random.Generator, draws: int = 1000
 ) -> RankCorrelation:
-    """Spearman's rank correlation of a sweep's step times, with an 80 % bootstrap interval.
+    """Spearman's correlation of predicted and measured step times, with an 80 % bootstrap interval.
 
     Args:
         generator: random numbers of the bootstrap.
@@ -65,7 +65,7 @@ def rank_correlation(
 
 
 def spearman(pairs: FloatArray, picks: IntArray | None = None) -> FloatArray:
-    """(resamples,) Spearman's rank correlation of the pairs in each row of `picks`.
+    """(resamples,) Spearman's correlation of the pairs at the indices `picks`; None = all, once.
 
     Args:
         pairs: (n, 2).
@@ -138,7 +138,7 @@ class Sweep:
 
 
 def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
-    """Regret in each group of at least `MIN_SWEEP` plans of one source, model, cluster and job."""
+    """Regret (predicted best / best - 1, as measured) of groups of `MIN_SWEEP` plans of a job."""
     groups: dict[Any, list[tuple[TrainingRow, float, float]]] = {}
     for row, predicted, measured in timed(validation.rows):
         run = row.run

@@ -1,7 +1,8 @@
 // An answer as it comes: the events of a search, the proof as a picture, and the report.
+// Numbers have the formats of the report: formatNumber is of number_formats.js.
 
 const SVG = "http://www.w3.org/2000/svg";
-const SAID_EVERY_MS = 1500;
+const STATUS_INTERVAL_MS = 1500;
 const SHORT = 20;
 
 /** Events {name, data, text, id} of a question's answer; the signal ends the search. */
@@ -41,19 +42,19 @@ export class AnswerPart {
     this.element.querySelector("h2").textContent = title;
     this.now = this.element.querySelector(".now");
     this.points = [];
-    this.saidAt = 0;
+    this.statusAt = 0;
   }
 
-  /** Tell people, and screen readers not too often, what happens. */
-  say(text, isLast = false) {
+  /** Show the present work, for screen readers not too often; the last text at once. */
+  setStatus(text, isLast = false) {
     const at = performance.now();
-    if (!isLast && at - this.saidAt < SAID_EVERY_MS && this.saidAt) return;
-    this.saidAt = at;
+    if (!isLast && at - this.statusAt < STATUS_INTERVAL_MS && this.statusAt) return;
+    this.statusAt = at;
     this.now.textContent = text;
   }
 
   progress(event) {
-    this.say(event.text);
+    this.setStatus(event.text);
     if (event.best_s === null && event.lower_s === null) return;
     const last = this.points.at(-1);
     this.points.push({
@@ -67,10 +68,10 @@ export class AnswerPart {
 
   show({ at, best, lower }) {
     this.element.querySelector(".live").hidden = false;
-    this.live("best", best === null ? "-" : seconds(best));
-    this.live("lower", lower === null ? "-" : seconds(lower));
-    this.live("gap", best === null || lower === null ? "-" : percent(Math.max(1 - lower / best, 0)));
-    this.live("elapsed", seconds(at));
+    this.live("best", formatNumber(best, "seconds"));
+    this.live("lower", formatNumber(lower, "seconds"));
+    this.live("gap", formatNumber(best === null || lower === null ? null : Math.max(1 - lower / best, 0), "percent"));
+    this.live("elapsed", formatNumber(at, "seconds"));
   }
 
   live(name, text) {
@@ -99,7 +100,7 @@ export class AnswerPart {
       return path;
     }));
     this.element.querySelector(".range").textContent =
-      `Left to right: ${seconds(from)} to ${seconds(to)} of search. Bottom to top: ${seconds(low)} to ${seconds(high)} a step.`;
+      `Left to right: ${secondsText(from)} to ${secondsText(to)} of search. Bottom to top: ${secondsText(low)} to ${secondsText(high)} a step.`;
   }
 
   /** The final answer of a plan or a simulation, by its document and the document's text. */
@@ -111,7 +112,7 @@ export class AnswerPart {
       this.show(this.points.at(-1));
       this.draw();
     }
-    this.say(certificate?.optimal
+    this.setStatus(certificate?.optimal
       ? "Proven: no plan of the searched space is faster."
       : certificate ? "The search stopped; a faster plan may exist within the gap." : "Predicted.", true);
     const answer = this.element.querySelector(".answer");
@@ -121,15 +122,15 @@ export class AnswerPart {
 
   /** The advice on a launch, by its document. */
   showAdvice(advice) {
-    this.say(advice.legal ? "Predicted, and searched for faster changes." : "This launch cannot run as it is.", true);
+    this.setStatus(advice.legal ? "Predicted, and searched for faster changes." : "This launch cannot run as it is.", true);
     const answer = this.element.querySelector(".answer");
     const parts = [paragraph("strategy", `${advice.framework}: ${advice.strategy}`)];
     if (advice.prediction) parts.push(figures(figuresOf(advice.prediction)));
-    if (advice.broken.length) parts.push(table(["Rule", "What is wrong"], advice.broken.map((one) => [one.rule, `${one.message} ${one.hint}`])));
+    if (advice.broken.length) parts.push(table(["Rule", "What is wrong"], advice.broken.map(({ rule, message, hint }) => [rule, `${message} ${hint}`])));
     const changes = [...advice.changes, ...(advice.best ? [advice.best] : [])];
     parts.push(table(
       ["Change", "Step", "Gain", "Settings"],
-      changes.map((one) => [one.change ?? one.strategy ?? "", seconds(one.step_time_s), percent(one.gain ?? 0), settingsOf(one)]),
+      changes.map((change) => [change.change, secondsText(change.step_time_s), formatNumber(change.gain, "percent"), settingsOf(change)]),
     ));
     answer.replaceChildren(...parts, paragraph("links", ""));
   }
@@ -171,13 +172,13 @@ export class AnswerPart {
 
 /** Names and texts of a prediction's main figures. */
 export function figuresOf(prediction) {
-  const memory = prediction.peak_memory_bytes.reserved;
+  const [used, capacity] = [prediction.peak_memory_bytes.reserved, prediction.capacity_bytes];
   return [
-    ["Step", seconds(prediction.step_time_s)],
-    ["Tokens a second", Math.round(prediction.tokens_per_s).toLocaleString("en")],
-    ["MFU", percent(prediction.mfu_causal)],
-    ["Memory of a device", `${gib(memory)} of ${gib(prediction.capacity_bytes)} GiB`],
-    ["Fits", prediction.fits ? "yes" : "no"],
+    ["Step", secondsText(prediction.step_time_s)],
+    ["Tokens a second", formatNumber(prediction.tokens_per_s, "rate")],
+    ["MFU", formatNumber(prediction.mfu_causal, "percent")],
+    ["Memory of a device", `${formatNumber(used, "bytes")} of ${formatNumber(capacity, "bytes")}`],
+    ["Fits", formatNumber(prediction.fits, "yes_no")],
   ];
 }
 
@@ -200,9 +201,12 @@ export function table(heads, rows) {
   return scroll;
 }
 
-function settingsOf({ add = [], remove = [], added = [], removed = [] }) {
-  const list = (value) => (Array.isArray(value) ? value : Object.entries(value)).map((one) => (Array.isArray(one) ? one.join(" ") : one.name ? `${one.name} ${one.value}` : String(one)));
-  return [...list(add), ...list(added), ...[...list(remove), ...list(removed)].map((one) => `without ${one}`)].join(", ");
+/** Settings that a change adds and removes, as text. */
+function settingsOf({ add, remove }) {
+  return [
+    ...add.map(({ name, value }) => `${name} ${value}`),
+    ...remove.map(({ name, value }) => `without ${name} ${value}`),
+  ].join(", ");
 }
 
 function figures(pairs) {
@@ -252,15 +256,6 @@ function command(request, plan) {
   return block;
 }
 
-export function seconds(value) {
-  const [number, unit] = value >= 1 || value === 0 ? [value, "s"] : value >= 1e-3 ? [value * 1e3, "ms"] : [value * 1e6, "µs"];
-  return `${number >= 1e6 ? number.toExponential(3) : Number(number.toPrecision(4)).toLocaleString("en")} ${unit}`;
-}
-
-export function percent(share) {
-  return `${(100 * share).toFixed(1)} %`;
-}
-
-function gib(bytes) {
-  return `${(bytes / 2 ** 30).toFixed(1)}`;
+function secondsText(value) {
+  return formatNumber(value, "seconds");
 }

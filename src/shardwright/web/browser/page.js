@@ -28,9 +28,8 @@ function fill({ fields, files, launch }) {
     if (element.name) element.value = fields[element.name] ?? "";
   }
   Object.assign(texts, { files, launch });
-  if (["runtime", "precision", "strategy", "pins", "excludes", "max_devices", "space", "objective", "tokens"].some((name) => fields[name])) {
-    document.getElementById("more").open = true;
-  }
+  const more = document.getElementById("more");
+  if ([...more.querySelectorAll("[name]")].some((element) => element.value)) more.open = true;
   showFiles();
 }
 
@@ -76,45 +75,21 @@ async function report(plan, question, part, signal, whatIf = false) {
   for await (const { name, data, id } of eventsOf("report", body, signal)) {
     if (name === "answer") part.showReport(id);
     else if (name === "error") part.failReport(data);
-    else if (whatIf) part.say(data.text);
+    else if (whatIf) part.setStatus(data.text);
   }
 }
 
-/** Search the best plans of changed requests, and show them in the report. */
-async function searchWhatIf(plan, question, part) {
+/** Run a search that "Cancel" ends, in place of the one before; its parts show an early end. */
+async function runUntilCancelled(parts, search) {
   running?.abort();
   const controller = (running = new AbortController());
-  cancel.disabled = false;
-  try {
-    await report(plan, question, part, controller.signal, true);
-    part.say("The report has the best plans of changed requests.", true);
-  } catch (error) {
-    part.say(error.name === "AbortError" ? "Cancelled." : `The connection ended: ${error.message}`, true);
-  } finally {
-    if (running === controller) {
-      running = null;
-      cancel.disabled = true;
-    }
-  }
-}
-
-/** Show the answers of questions, one below the other, and compare two. */
-async function answer(questions) {
-  running?.abort();
-  const controller = (running = new AbortController());
-  const parts = questions.map((question) => new AnswerPart(titleOf(question)));
-  answers.replaceChildren(...parts.map((part) => part.element));
   cancel.disabled = false;
   compare.disabled = true;
   try {
-    const documents = await Promise.all(
-      questions.map((question, n) => ask(question, parts[n], controller.signal)),
-    );
-    if (documents.length === 2 && documents.every(Boolean)) showComparison(questions, documents);
+    await search(controller.signal);
   } catch (error) {
-    for (const part of parts) {
-      part.say(error.name === "AbortError" ? "Cancelled." : `The connection ended: ${error.message}`, true);
-    }
+    const text = error.name === "AbortError" ? "Cancelled." : `The connection ended: ${error.message}`;
+    for (const part of parts) part.setStatus(text, true);
   } finally {
     if (running === controller) {
       running = null;
@@ -122,6 +97,24 @@ async function answer(questions) {
       compare.disabled = false;
     }
   }
+}
+
+/** Search the best plans of changed requests, and show them in the report. */
+function searchWhatIf(plan, question, part) {
+  return runUntilCancelled([part], async (signal) => {
+    await report(plan, question, part, signal, true);
+    part.setStatus("The report has the best plans of changed requests.", true);
+  });
+}
+
+/** Show the answers of questions, one below the other, and compare two. */
+function answer(questions) {
+  const parts = questions.map((question) => new AnswerPart(titleOf(question)));
+  answers.replaceChildren(...parts.map((part) => part.element));
+  return runUntilCancelled(parts, async (signal) => {
+    const documents = await Promise.all(questions.map((question, n) => ask(question, parts[n], signal)));
+    if (documents.length === 2 && documents.every(Boolean)) showComparison(questions, documents);
+  });
 }
 
 /** A table of two answers, side by side. */
@@ -191,9 +184,9 @@ async function take(file, field) {
     return;
   }
   const text = await file.text();
-  const found = field ?? fieldOf(file.name, text);
-  if (found === "launch") texts.launch[file.name.replace(/[^\w.-]/g, "_").replace(/^[.-]+/, "").slice(-64) || "launch.sh"] = text;
-  else texts.files[found] = text;
+  const target = field ?? fieldOf(file.name, text);
+  if (target === "launch") texts.launch[file.name.replace(/[^\w.-]/g, "_").replace(/^[.-]+/, "").slice(-64) || "launch.sh"] = text;
+  else texts.files[target] = text;
   showFiles();
 }
 

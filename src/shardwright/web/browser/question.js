@@ -69,7 +69,7 @@ export function titleOf({ fields, files, launch }) {
   return `${model} on ${cluster}: ${job}`;
 }
 
-/** Which field a dropped file is for, by its name and its text. */
+/** Field of the question that a dropped file fills, by its name and its text. */
 export function fieldOf(name, text) {
   const isJson = /\.json$/i.test(name);
   if (isJson && /"(architectures|model_type|hidden_size|num_hidden_layers)"\s*:/.test(text)) return "model";
@@ -90,13 +90,13 @@ function counted(text, noun) {
 
 /** {axis: [values]} of words such as "tp=8 pp=4,8". */
 function choices(name, text = "") {
-  const found = {};
+  const chosen = {};
   for (const word of text.trim().split(/\s+/).filter(Boolean)) {
     const [, axis, values] = word.match(/^([A-Za-z_]+)=?(.+)$/) ?? [];
     if (!axis) throw new Error(`${name}: ${word} is not an axis with values, such as tp=8`);
-    found[axis] = values.split(",");
+    chosen[axis] = values.split(",");
   }
-  return found;
+  return chosen;
 }
 
 async function packed(value) {

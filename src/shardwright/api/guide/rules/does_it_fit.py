@@ -40,7 +40,7 @@ def _memory_note(facts: RequestFacts) -> str:
 
 
 def state_formulas(facts: RequestFacts) -> tuple[Formula, ...]:
-    """Bytes a parameter, the largest model of plain data parallelism, and the sharded floor."""
+    """Bytes a parameter (plain, sharded states), largest plain-DP model, floor with all sharded."""
     grid = facts.best.grid
     weights = symbol("w", "bytes of a weight", facts.weight_bytes, "bytes")
     gradients = symbol("g", "bytes of an accumulated gradient", facts.gradient_bytes, "bytes")

@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.pin_choices import pin, powers_of_two
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of TP 1 or 2 with the largest EP up to 64; no EP or larger TP as other choices."""
+    """Advice of TP 1 or 2 and the two largest EP up to 64; no EP or TP from 4 as other choices."""
     widest = [ep for ep in powers_of_two(2, 64) if facts.experts % ep == 0 and ep <= facts.devices]
     widest = widest[-2:] or [1]
     return Advice(

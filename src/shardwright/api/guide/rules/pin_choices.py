@@ -34,7 +34,7 @@ def data_parallel_pins(*, zero: Iterable[int]) -> Choices:
 
 
 def degree_pins(grid: Grid) -> Choices:
-    """Pins of a plan's model-parallel degrees, microbatch and recomputation.
+    """Pins of a plan's TP, CP, PP, virtual stages, EP, microbatch and recompute, without DP.
 
     Data parallelism takes the devices that are left.
     """

@@ -27,7 +27,7 @@ def pipelined_plan(facts: RequestFacts) -> BestPlan | None:
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Formulas of the bubble of the best plan with a pipeline; advice for or against a pipeline."""
+    """Bubble formulas of the best pipelined plan; advises PP unless (p - 1) / (v m) > 0.1."""
     plan = pipelined_plan(facts)
     if plan is None or plan.grid is None or plan.prediction is None:
         return Advice(notes=("No plan with a pipeline fits.",))

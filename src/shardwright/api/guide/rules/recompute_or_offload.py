@@ -10,7 +10,7 @@ from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice to keep optimizer states in host memory or not, by the rate of the host link."""
+    """Advice to offload optimizer states if the host link makes copying beat recomputing."""
     host = facts.problem.cluster.node.host.pcie.bandwidth
     needed = formula(
         "host link from which copying a layer's activations both ways is faster than recomputing",

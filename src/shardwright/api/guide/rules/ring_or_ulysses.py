@@ -13,7 +13,7 @@ from shardwright.api.guide.search_cached_plans import with_pins
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Ulysses up to the number of key heads, at the best plan's degree or at CP 2."""
+    """Advice of Ulysses over gcd(CP, key heads) at the best plan's CP or at CP 2; else a ring."""
     degree = facts.grid.cp if facts.grid.cp > 1 else 2
     heads = facts.counts.kv_heads
     ulysses = gcd(degree, heads)

@@ -11,7 +11,7 @@ from shardwright.api.guide.search_cached_plans import with_pins
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Few virtual stages with many microbatches, as many as there are layers with few."""
+    """Advice of 1 virtual stage from 8 microbatches a stage on, else one for each layer."""
     plan = pipelined_plan(facts)
     if plan is None or plan.grid is None:
         return Advice(notes=("No plan with a pipeline fits.",))

@@ -12,7 +12,7 @@ LONG_PROMPT = 4096
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Half of the devices for prompts where prompts are long, else all for both."""
+    """Advice of half the devices for prefill if prompts have >= 4,096 tokens and >= 4 answers."""
     width = max(facts.smallest_width, 1)
     if facts.devices < 2 * width:
         return ServingAdvice(notes=("There are too few devices for two workers.",))
@@ -39,7 +39,7 @@ def advise(facts: ServingFacts) -> ServingAdvice:
 
 
 def _latency_note(name: str, simulated: SimulatedDeployment) -> str:
-    """The tail latencies of a deployment in a sentence."""
+    """Sentence with the 90th percentiles of the times to the first and to each further token."""
     if simulated.answer is None:
         return f"{name}: not possible, {simulated.why}."
     metrics = simulated.answer.metrics

@@ -19,7 +19,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 def timeline_change(
     saved: StoredSimulation, step: SimulatedStep, path: Path
 ) -> SimulatedChange | None:
-    """The best change of the pipeline; None if none is legal, fits and is simulated quickly.
+    """Fastest gaining pipeline change, else the doubled batch, else any fitting change, else None.
 
     More sequences a step are simulated where a search has proven the pipeline best, or where no
     change of the pipeline is faster.
@@ -37,7 +37,7 @@ def timeline_change(
 
 
 def pipeline_words(grid: Grid, schedules: Sequence[str]) -> Iterator[str]:
-    """Yield changes of the pipeline: virtual stages, microbatches, stages and schedules.
+    """Yield grid words: vpp and microbatch halved or doubled, stages halved, other schedules.
 
     Args:
         schedules: those that the framework can run.

@@ -48,7 +48,7 @@ def changes_that_free_memory(
     file_name: str,
     progress: Progress | None = None,
 ) -> tuple[RoomChange, ...]:
-    """Changes that free memory: those that fit first, then by the seconds of their step.
+    """Changes by one axis or a new search that free enough memory: fitting first, then by step.
 
     Changes of one axis or recomputed module are simulated. The best plan under a lower limit of
     memory is searched: that of the capacity for a plan that does not fit, else one that leaves
@@ -118,7 +118,7 @@ def _change(
 def _searched_again(
     saved: StoredSimulation, step: SimulatedStep, *, progress: Progress | None
 ) -> RoomChange | None:
-    """The best plan of the request's space under a lower limit of memory; None if none fits.
+    """Best plan with more headroom, or as requested if the stored one does not fit; else None.
 
     None too where the file's plan fits and is not the proven best of a search of grids.
     """
@@ -139,7 +139,7 @@ def _searched_again(
 def _best_of_request(
     step: SimulatedStep, request: Request, *, progress: Progress | None
 ) -> RoomChange | None:
-    """Best plan of a request that differs from the stored one in headroom alone; else None."""
+    """Search the best plan of a request (as stored but for headroom); None if nothing fits."""
     facts = facts_of(step.problem)
     load_kernels()
     found = search(

@@ -33,7 +33,7 @@ def plan_if_free(
     *,
     progress: Progress | None = None,
 ) -> PlanIfFree | None:
-    """The step of a stored request if one part of it took no time; None if it cannot be removed.
+    """A stored plan's step with a part free, searched again if proven; None if not removable.
 
     Where the file has a proven search of grids, the same space is searched again. Otherwise the
     stored strategy is simulated alone.

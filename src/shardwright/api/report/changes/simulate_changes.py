@@ -83,7 +83,7 @@ def _estimated_tasks(step: SimulatedStep, grid: Grid, changed: Grid) -> int:
 def doubled_batch(
     saved: StoredSimulation, step: SimulatedStep, path: Path
 ) -> SimulatedChange | None:
-    """The stored grid with twice as many sequences a step; None if that cannot be simulated.
+    """The stored grid with twice the sequences a step; None if it is illegal, unfit or too large.
 
     It is None too if no short command repeats the simulation, or the step has too many tasks.
     """

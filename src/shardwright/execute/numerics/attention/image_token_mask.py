@@ -12,7 +12,7 @@ from shardwright.execute.transport.device_share_of_operator import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:
-    """Number, from 0, of the run of consecutive image tokens that holds each token; -1 for text.
+    """Number, from 0 in each sample, of the image-token run that holds each position; -1 for text.
 
     Args:
         ids: (samples, positions), whole texts.
@@ -29,7 +29,7 @@ def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:
 def same_image_mask(
     place: OperatorShare, runs: torch.Tensor, positions: torch.Tensor, *, window: int
 ) -> torch.Tensor:
-    """(samples, queries, keys): True where query and key are in one run of image tokens.
+    """(samples, queries, keys): True if in one image run and query - key < `window` (0: no limit).
 
     The key must not be further before the query than the window.
 

@@ -23,7 +23,7 @@ RULE = "execute.selected"
 
 
 def select_key_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Numbers of each query's k best key blocks, (samples, queries, indexer heads x k), else -1.
+    """Key blocks each query selects, (samples, queries, heads x k): nearest, then best; -1 pads.
 
     The heads are the indexer's. Unused entries at the end are -1.
 
@@ -104,7 +104,7 @@ def selected_mask(
 def split_off_selection(
     place: OperatorShare, inputs: tuple[Values, ...]
 ) -> tuple[tuple[Values, ...], Values]:
-    """(other inputs, selected key blocks) of an attention operator; () if no indexer selects keys.
+    """(other inputs, selected key blocks or () without an indexer); StrategyError for single keys.
 
     Raises:
         StrategyError: single keys are selected (rule ``execute.selected``).

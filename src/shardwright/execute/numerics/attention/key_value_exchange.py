@@ -50,7 +50,7 @@ def _positions(place: OperatorShare, device: int) -> Indices:
 
 
 def ring_step(place: OperatorShare, keys: KeyBlock, step: int, *, purpose: str) -> Task[KeyBlock]:
-    """Send the key block to the next device of the ring, and return the previous device's block.
+    """Send keys to the ring's next device; return the previous one's, `step` hops from its owner.
 
     After the call, blocks have travelled `step` hops.
     """
@@ -75,7 +75,7 @@ def ring_step(place: OperatorShare, keys: KeyBlock, step: int, *, purpose: str) 
 
 
 def gather_keys(place: OperatorShare, keys: KeyBlock, *, purpose: str) -> Task[KeyBlock]:
-    """All-gather keys and values over the group ``gather``; the device's own without such a group.
+    """All-gather keys and values over group ``gather``, in member order; no group: `keys` itself.
 
     Keys are in the order of the members.
     """

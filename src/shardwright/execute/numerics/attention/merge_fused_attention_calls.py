@@ -25,7 +25,7 @@ def merge_key_block(
     *,
     scale: float,
 ) -> PartialAttention:
-    """(output, log denominators) after one more block of keys, by calls of a fused kernel.
+    """(output, log denominators) after one more key block; may overwrite `earlier`, None at first.
 
     With outputs o of denominators e^l of two sets of keys, the output over both has
 

@@ -11,7 +11,7 @@ from shardwright.program.layout.tensor_layout import Indices, Interval
 def visibility_mask(
     shape: AttentionShape, distance: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """(queries, keys): True where the query sees the key, by mask, window and chunk.
+    """(queries, keys): True if mask, window and chunk let query see key; distance: query - key.
 
     `distance`: query minus key positions; `positions`: those of the keys.
     """
@@ -26,7 +26,7 @@ def visibility_mask(
 
 
 def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: bool) -> bool:
-    """True if any query position may see any key position by mask, window or chunk.
+    """True if any query may see any key; with `images` only a window, not the mask, hides keys.
 
     If False, `visibility_mask` is False for all pairs.
 
@@ -44,7 +44,7 @@ def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: b
 def _interval_may_see(
     shape: AttentionShape, queries: Interval, keys: Interval, *, images: bool
 ) -> bool:
-    """True if some query of an interval may see some key of another interval."""
+    """True if a query in [first, end) may see a key in [low, high); `images` as in `may_see`."""
     (first_query, end), (low, high), window = queries, keys, shape.window
     nearest, farthest = first_query - high + 1, end - 1 - low
     if images:

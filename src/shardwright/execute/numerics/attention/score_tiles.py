@@ -40,7 +40,7 @@ def score_tiles(
     images: bool,
     accelerated: bool = False,
 ) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
-    """Iterate over tiles: rows of queries, each with the rows of keys that they may see.
+    """Iterate over (query rows, tiles of keys they may see): 2^22 scores, 2^26 if `accelerated`.
 
     Tiles are nearly square, so that a causal mask or a window leaves out as many tiles as possible.
     Tiles under a window are no wider than the window.
@@ -69,7 +69,7 @@ def score_tiles(
 
 
 def _sides(queries: int, keys: int, *, tile_scores: int, window: int) -> tuple[int, int]:
-    """Numbers of (queries, keys) of a tile, nearly square in `tile_scores`, or as the window."""
+    """(queries, keys) of a tile: nearly square in `tile_scores`; smaller `window`, 128 at least."""
     side = isqrt(tile_scores)
     if window and max(window, NARROWEST) < side:
         return (max(window, NARROWEST),) * 2

@@ -53,7 +53,7 @@ class ScoreInputs:
 
 
 def shape_of(place: OperatorShare) -> AttentionShape:
-    """Attention shape (heads, widths, mask, window) of the share's operator."""
+    """Attention shape of the share's operator: heads of all devices, widths, mask, window."""
     assert place.operator.attention is not None
     return place.operator.attention
 
@@ -109,7 +109,7 @@ def unfused_attention_backward(
     *,
     scale: float,
 ) -> tuple[torch.Tensor, KeyBlock, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of one block of keys and values, and of the bias table.
+    """(query gradient, KeyBlock of key and value gradients, *bias table gradient if any).
 
     They follow from forward's result over all blocks.
 
@@ -200,7 +200,7 @@ def _tile_gradients(
     *,
     scale: float,
 ) -> list[torch.Tensor]:
-    """Gradients of queries, keys, values and the bias table through one tile."""
+    """Gradients of queries, keys, values and, if there is one, the bias table, through one tile."""
     out, normal = attended
     products = (at_least_float32(grad) * out).sum(-1)
     with torch.enable_grad():

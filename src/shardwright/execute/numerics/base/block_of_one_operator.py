@@ -32,7 +32,7 @@ def is_stand_in(operator: Operator) -> bool:
 
 
 def stream_extents(operator: Operator) -> tuple[Extent, ...]:
-    """Extents that an operator writes, by token: expert rows as topk slots plus expert numbers.
+    """Extents written, by token: routed rows as topk slots plus expert numbers; others as they are.
 
     They are all extents that the operator writes, with slots in place of rows at experts.
     """
@@ -80,7 +80,7 @@ def operator_block(block: Block, name: str) -> Block:
 
 
 def _standalone_operators(operator: Operator) -> tuple[Operator, ...]:
-    """One operator as a block: an expert operator between scatter and gather of token slots."""
+    """Operators of a one-operator block: expert layers between ``.scatter`` and ``.gather``."""
     if operator.kind is OperatorKind.ROUTE:
         return (replace(operator, writes=stream_extents(operator)),)
     if not is_routed(operator):

@@ -56,7 +56,7 @@ def exchange_tensors(
     kind: str,
     elements: int | None = None,
 ) -> Task[dict[int, torch.Tensor]]:
-    """Exchange tensors with the members of `group`; returns the received ones by sender.
+    """Exchange tensors in `group`: send `sends` by receiver, return shapes `receives` by sender.
 
     Neither `sends` nor `receives` names the device itself.
 

@@ -54,7 +54,7 @@ EXACT = uniform_precision(torch.float64)
 
 
 def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> RunPrecision:
-    """The number formats of a training job.
+    """RunPrecision of a job; `gradient`: format of accumulation; StrategyError if not executed.
 
     Args:
         gradient: format in which gradients are added over microbatches: a runtime's

@@ -43,7 +43,7 @@ def keep_extents(values: Values, *extents: int) -> Values:
 
 
 def input_gradients(values: Values, grads: dict[int, torch.Tensor]) -> Gradients:
-    """Gradient of each extent of an input: given, else zeros; None for integers."""
+    """Gradient of each extent of one input: `grads[extent]`, else zeros; None for integers."""
     zeros = (
         torch.zeros(value.shape, dtype=value.dtype, device=value.device)
         if value.is_floating_point() and i not in grads

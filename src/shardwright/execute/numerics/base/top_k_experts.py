@@ -18,7 +18,7 @@ def chosen_experts(
     shape: ExpertShape,
     settings: Settings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(weights, numbers) of the `topk` experts with the highest scores, for each token.
+    """(weights, numbers) of each token's topk experts, by softmax or sigmoid scores and groups.
 
     Ties go to the lower number. Shares have the dtype of `logits`, numbers are int64.
 

@@ -106,7 +106,7 @@ class Permute(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradients of token rows, collected from the experts and summed, and of router weights.
+        """Gradients of token rows, summed over experts, and of router weights (0 if not applied).
 
         See `Numerics`. Probabilities have a gradient if they multiply the rows.
         """
@@ -172,7 +172,7 @@ class Unpermute(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradients of the experts' rows, sent to the experts, and of the probabilities.
+        """Gradients of the experts' rows, sent there, and of probabilities (0 if `weighed`).
 
         See `Numerics`.
         """
@@ -214,7 +214,7 @@ class GroupedLinear:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Multiply each local expert's rows by its weights, and add its bias.
+        """Multiply each local expert's rows by its weights; the first part's device adds the bias.
 
         See `Numerics`.
         """

@@ -48,7 +48,7 @@ def router_rows(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
 
 
 def balance_loss(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """Load-balancing loss of a microbatch, from the sum of `router_counts` over all its routers."""
+    """Load-balancing loss, experts x sum of f p, from `router_counts` summed over all routers."""
     return shape.experts * (total[0] * total[1]).sum() / router_rows(total, shape=shape) ** 2
 
 

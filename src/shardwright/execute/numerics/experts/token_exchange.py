@@ -149,7 +149,7 @@ def _token_numbers(place: OperatorShare, box: Box, *, like: torch.Tensor) -> tor
 def _token_choices_for(
     place: OperatorShare, expert_ids: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
 ) -> TokenChoices:
-    """(tokens, choices) held here whose expert and token the device of `to` serves, by expert."""
+    """(local token rows, choices) whose expert and token the device of `to` serves, by expert."""
     low, high = to.experts
     flat = expert_ids.flatten(0, 1)
     served = torch.isin(

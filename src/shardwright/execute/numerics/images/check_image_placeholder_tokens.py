@@ -15,7 +15,7 @@ from shardwright.model.ir.numerical_constants import ImageInput, Settings, TextR
 
 
 def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
-    """Raise DataError if a text's image places exceed its image's tokens or, for M-RoPE, differ.
+    """Raise DataError if a text's image places exceed the image's tokens; M-RoPE: one full run.
 
     Files are checked when they are opened (`training.image_arrays_and_patches`).
 
@@ -41,11 +41,11 @@ def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Setting
         )
     if isinstance(settings.turns, TextRotary):
         rows, columns = image_grid(image, patches=patches)
-        require_one_row(places, image, grid=(rows // image.block[0], columns // image.block[1]))
+        require_one_run(places, image, grid=(rows // image.block[0], columns // image.block[1]))
 
 
-def require_one_row(places: np.ndarray, image: ImageInput, *, grid: tuple[int, int]) -> None:
-    """Raise DataError unless each sample has no image places, or one row of as many as the grid.
+def require_one_run(places: np.ndarray, image: ImageInput, *, grid: tuple[int, int]) -> None:
+    """Raise DataError unless each sample's image places are none, or one run of rows x columns.
 
     Samples without places are allowed. Places are (samples, positions).
 

@@ -80,7 +80,7 @@ class InsertImageTokens(WithoutParameters):
 
 
 def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
-    """Raise StrategyError if a part of elements lies unevenly over the patches of a token."""
+    """Raise StrategyError unless cut elements lie evenly over the `folds` patches of a token."""
     (low, high), operator = place.reads[0], place.operator
     is_uncut = (low, high) == (0, operator.reads[0].size)
     if not is_uncut and (low % operator.folds or memory.shape[2] * operator.folds != high - low):
@@ -93,7 +93,7 @@ def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
 
 
 def image_token_numbers(ids: torch.Tensor, image: ImageInput) -> torch.Tensor:
-    """Number of the image token at each place of a text; -1 at text tokens.
+    """(samples, positions): number, from `image.first` on, of each image token; -1 at text tokens.
 
     Args:
         ids: (samples, positions), whole texts, with no more places than their images have tokens

@@ -103,7 +103,7 @@ def _rows(place: OperatorShare, positions: torch.Tensor, table: torch.Tensor) ->
 def _table_gradient(
     place: OperatorShare, positions: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor
 ) -> torch.Tensor:
-    """Gradient of a position table, from gradients of (positions, elements)."""
+    """Gradient of a position table, in the shape of `like`, from gradients of its positions."""
     table_grad = torch.zeros_like(like)
     if place.settings.stretched is None:
         return table_grad.index_add_(0, positions, grad)
@@ -115,7 +115,7 @@ def _table_gradient(
 def _weighted_table_rows(
     place: OperatorShare, positions: torch.Tensor, *, like: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Iterate over the table rows that contribute to each position: (row numbers, weights)."""
+    """Iterate over (row numbers, weights), a pair for each table row that a position sums."""
     image, table = place.settings.image, place.settings.stretched
     assert image is not None, "the image tower's settings are known"
     assert table is not None, "the position table is a grid"

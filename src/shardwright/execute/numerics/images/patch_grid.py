@@ -12,7 +12,7 @@ CUBIC_SLOPE = -0.75
 
 
 def image_grid(image: ImageInput | None, *, patches: int) -> tuple[int, int]:
-    """(rows, columns) of patches in a square image; DataError if `patches` fill no such image.
+    """(rows, columns) of patches in a square image; DataError if it is no square of whole blocks.
 
     Raises:
         DataError: the image is not a square of whole blocks.
@@ -82,7 +82,7 @@ def rows_by_axis(
     *,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows of the tables, weights 1), (patches, 2) each: a patch's column, then its row.
+    """(table rows, weights 1), (patches, 2): column and `table.rows` + row; DataError if too large.
 
     Raises:
         DataError: an image has more rows or columns than a table.
@@ -120,7 +120,7 @@ def _interpolation_along_side(
 
 
 def _cubic_weights(distance: torch.Tensor) -> torch.Tensor:
-    """Keys' cubic kernel: 1 at distance 0, 0 at 1 and from 2 on."""
+    """Keys' cubic kernel for distances 0 to 2, with slope -0.75 at 1: 1 at 0, and 0 at 1 and 2."""
     squared, cubed = distance**2, distance**3
     inner = (CUBIC_SLOPE + 2) * cubed - (CUBIC_SLOPE + 3) * squared + 1
     outer = CUBIC_SLOPE * (cubed - 5 * squared + 8 * distance - 4)

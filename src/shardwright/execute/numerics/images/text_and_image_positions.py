@@ -11,7 +11,7 @@ from shardwright.model.ir.numerical_constants import ImageInput
 def text_image_positions(
     ids: torch.Tensor, image: ImageInput | None, *, patches: int
 ) -> torch.Tensor:
-    """(samples, positions, 3): time, row and column in texts with an image of `patches` patches.
+    """(samples, positions, 3): M-RoPE time, row, column; DataError unless `patches` are a square.
 
     Raises:
         DataError: the image is no square of whole blocks.

@@ -75,7 +75,7 @@ class PointwiseActivation(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Input gradients: of f(x) y they are y f'(x) and f(x), times the output's.
+        """Input gradients: explicit for f(x) and f(x) y, by autograd if clamped or of two inputs.
 
         See `Numerics`.
         """

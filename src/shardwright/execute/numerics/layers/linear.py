@@ -35,7 +35,7 @@ class Linear:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Outputs of the linear layers, with adapters and biases.
+        """Outputs x W_i, with adapters and biases, times the operator's factors, for each extent.
 
         See `Numerics`.
 
@@ -72,7 +72,7 @@ class Linear:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradients of the inputs, including the adapters' part.
+        """Gradients of the inputs, and the adapters' cotangent left in `saved` for `weight_grad`.
 
         See `Numerics`.
         """
@@ -96,7 +96,7 @@ class Linear:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """Gradients of weights, biases and adapters.
+        """Gradients of trainable weights, biases and adapters, which need `input_grad` before.
 
         See `Numerics`.
         """

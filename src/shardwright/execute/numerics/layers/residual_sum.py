@@ -38,7 +38,7 @@ class Residual(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Add the inputs, with the stream and the sum times their factors.
+        """Sum of the inputs' first extents: the stream x its factor, the sum x its learned scale.
 
         See `Numerics`.
         """
@@ -55,7 +55,7 @@ class Residual(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradients of all inputs: the output's gradient times the factors.
+        """Gradients of all inputs: the output's x the scale, the first's also x the stream factor.
 
         See `Numerics`.
         """

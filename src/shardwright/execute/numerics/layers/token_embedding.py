@@ -36,7 +36,7 @@ class Embedding:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Embeddings of token ids (0 for ids on other devices), plus position and type rows.
+        """Token embeddings x embedding factor (0 for ids elsewhere), plus position and type rows.
 
         See `Numerics`.
         """
@@ -65,7 +65,7 @@ class Embedding:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """Gradients of the token table and of position and type tables.
+        """Gradients of token, position and type tables; lookups give the padding row no gradient.
 
         See `Numerics`.
         """

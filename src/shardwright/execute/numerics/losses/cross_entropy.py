@@ -43,7 +43,7 @@ class CrossEntropy(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Loss of every token, and the saved logarithms of the denominators.
+        """Loss of every token, 0 at negative labels, and the saved logarithms of the denominators.
 
         See `Numerics`.
         """
@@ -66,7 +66,7 @@ class CrossEntropy(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradient of the logits: (softmax - one-hot) x the loss's gradient.
+        """Gradient of the logits: (softmax - one-hot) x the loss's gradient; 0 at negative labels.
 
         See `Numerics`. Every device of the vocabulary group has the gradient of the full value.
         """
@@ -92,9 +92,9 @@ def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return torch.where(inside, labels - low, 0), inside
 
 
-def _label_logits(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Logits at columns `rows`, one a token; zeros on a device without vocabulary."""
-    return logits.gather(-1, rows) if logits.shape[-1] else logits.new_zeros(rows.shape)
+def _label_logits(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Logits at `columns`, one a token; zeros on a device without vocabulary."""
+    return logits.gather(-1, columns) if logits.shape[-1] else logits.new_zeros(columns.shape)
 
 
 def is_fused_loss(place: OperatorShare, logits: torch.Tensor) -> bool:
@@ -106,7 +106,7 @@ def is_fused_loss(place: OperatorShare, logits: torch.Tensor) -> bool:
 def fused_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(-log softmax(logits)[label], log denominator), (samples, positions, 1) each.
+    """(-log softmax(logits)[label] or 0 if negative, log denominator), (samples, positions, 1).
 
     Both are at least float32.
 

@@ -23,7 +23,7 @@ def scaled_logits(products: torch.Tensor, settings: Settings) -> torch.Tensor:
 def scaled_logits_grad(
     grad: torch.Tensor, logits: torch.Tensor, settings: Settings
 ) -> torch.Tensor:
-    """Gradient of the logits before scaling and cap, from the gradient after them.
+    """Gradient of unscaled logits, from the gradient of `logits`, which are scaled and capped.
 
     d / dx cap tanh(f x / cap) = f (1 - (logits / cap)^2).
     """

@@ -44,7 +44,7 @@ class TeacherDivergence(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Divergence of every token, from the model's logits, the teacher's and the labels.
+        """KL(teacher || model) of every token over the whole vocabulary; 0 at negative labels.
 
         See `Numerics`.
         """
@@ -72,7 +72,7 @@ class TeacherDivergence(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradient of the model's logits: (q - p) x the loss's gradient.
+        """Gradient of the model's logits: (model - teacher probabilities) x the loss's gradient.
 
         See `Numerics`. The teacher's logits have no gradient.
         """

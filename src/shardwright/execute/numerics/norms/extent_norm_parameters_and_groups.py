@@ -41,7 +41,7 @@ class ExtentNorm:
         )
 
     def spread(self, sums: torch.Tensor) -> torch.Tensor:
-        """Expand values by norm group, (.., groups), to a block's elements, (.., block)."""
+        """Expand values by norm group, (.., groups), over a block; one group's stay (.., 1)."""
         return sums if self.groups == 1 else sums.index_select(-1, self._norm_group_numbers(sums))
 
     def _norm_group_numbers(self, like: torch.Tensor) -> torch.Tensor:

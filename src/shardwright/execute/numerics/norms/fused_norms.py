@@ -35,7 +35,7 @@ def is_fused_norm(part: ExtentNorm, x: torch.Tensor, weights: Weights) -> bool:
 def fused_norm(
     part: ExtentNorm, x: torch.Tensor, weights: Weights, *, eps: float
 ) -> NormStatistics:
-    """(y, mean, 1 / std) of normed blocks; the mean is 0 where it is not subtracted.
+    """(y with gain and bias, mean, 1 / std) of normed blocks; mean 0 where it is not subtracted.
 
     Args:
         x: (samples, positions, blocks, elements of a block).

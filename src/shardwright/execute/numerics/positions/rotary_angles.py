@@ -35,7 +35,7 @@ def rotated_pair_count(settings: Settings, width: int) -> int:
 def rotary_rates(
     settings: Settings, half: int, *, length: int = 0, device: torch.device
 ) -> torch.Tensor:
-    """(half,) radians per position of each pair: base^(-i / half), lower for extended contexts.
+    """(half,), or (axes, half), radians per position of each pair: base^(-i / half), or lower.
 
     In float64. For positions of several axes (axes, half), with 0 for axes that do not rotate a
     pair.
@@ -127,7 +127,7 @@ def _rates_by_time_row_and_column(turns: TextRotary, rates: torch.Tensor) -> tor
 
 
 def _longer_rotary_factors(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
-    """Factors of `LongerRotary` on the rates: linear or by wavelength (Llama 3)."""
+    """Factors of `LongerRotary` on each pair's rate: 1 / factor, or by wavelength (Llama 3)."""
     if not longer.high:
         return torch.full_like(rates, 1 / longer.factor)
     turns = longer.trained * rates / (2 * pi)
@@ -159,7 +159,7 @@ def _yarn_factors(
 def cosines_and_sines(
     positions: torch.Tensor, rates: torch.Tensor, *, scale: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(positions, 1, pairs) cosines and sines of the angles, times `scale`.
+    """(cosines, sines) of the angles x `scale`, (.., positions, 1, pairs); axes' angles add up.
 
     Args:
         positions: (positions,), or (.., positions, axes) with rates of (axes, pairs), whose angles
@@ -174,7 +174,7 @@ def cosines_and_sines(
 def rotate_pairs(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, start: int = 0
 ) -> torch.Tensor:
-    """Rotate the pairs (element i, element i + half) of every head from element `start` on.
+    """Rotate pairs (i, i + half) of each head's 2 x half elements from `start` on; keep others.
 
     Heads have `width` elements; as many pairs are rotated as there are angles.
     """

@@ -158,7 +158,7 @@ def _rotated(
     whole_head: bool = True,
     axes: Values = (),
 ) -> torch.Tensor:
-    """Rotate the last `rope` elements of each head by position; back with `sign` -1.
+    """Rotate the last `rope` elements of each head, or the settings' share; `sign` -1: back.
 
     Heads have `width` elements.
 

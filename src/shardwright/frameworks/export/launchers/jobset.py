@@ -79,7 +79,7 @@ def _first_pod_host(launch: PlacedExport, number: int) -> str:
 def _replicated_job(
     launch: PlacedExport, number: int, first: int, nodes: tuple[PlacedNode, ...]
 ) -> dict[str, Any]:
-    """Replicated job of a run of equal nodes, the first of number `first`: one pod a node."""
+    """Replicated job `number`: one pod for each of equal `nodes`, the first numbered `first`."""
     container = {
         "name": CONTAINER,
         "image": launch.image or pods.IMAGE,

@@ -22,7 +22,7 @@ _REFUSED: Final = (
 
 
 def parse_yaml(text: str, *, name: str, hint: str) -> Any:
-    """Parse one YAML document into mappings, lists and text scalars, within limits.
+    """Parse one YAML document into mappings, lists, texts (numbers too) and booleans.
 
     The words ``true`` and ``false`` without quotes become booleans.
 
@@ -40,7 +40,7 @@ def parse_yaml(text: str, *, name: str, hint: str) -> Any:
 
 
 def _value(text: str, *, name: str, hint: str) -> Any:
-    """Build plain values (mappings, lists, texts) of YAML from its parser events, within limits."""
+    """Build mappings, lists, texts and booleans of YAML from its parser events, within limits."""
     opened: list[Any] = []
     keys: list[str | None] = []
     root: list[Any] = []

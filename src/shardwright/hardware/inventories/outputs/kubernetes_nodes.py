@@ -84,7 +84,7 @@ def _is_yaml(text: str) -> bool:
 
 
 def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
-    """Read the nodes with GPUs from ``kubectl get nodes -o json``, with state and switches.
+    """Read the nodes with GPUs from ``kubectl get nodes -o json`` or YAML: state and switches too.
 
     Raises:
         ClusterError: the text is no JSON of nodes or too large, a number is wrong, or devices are
@@ -177,7 +177,7 @@ def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _node_facts(
     item: Mapping[str, Any], labels: Mapping[str, str], where: str
 ) -> tuple[FoundFact, ...]:
-    """Facts of a node with GPUs; empty for a node without GPUs."""
+    """Facts of a node with GPUs; empty for a node without GPUs, ClusterError for MIG devices."""
     capacity = _mapping(_mapping(item, "status"), "capacity")
     part = next(
         (

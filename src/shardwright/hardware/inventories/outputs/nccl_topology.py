@@ -71,12 +71,12 @@ class _Function:
 
 
 def is_nccl_xml(text: str) -> bool:
-    """True if the text is XML."""
+    """True if the text begins with ``<``, as an NCCL topology dump in XML does."""
     return text.lstrip().startswith("<")
 
 
 def read_nccl_xml(text: str, *, name: str) -> Inventory:
-    """Read the node of an NCCL topology dump; of several hosts with equal devices, the first.
+    """Read the node of an NCCL topology dump; of hosts with equally many devices, the first.
 
     Raises:
         ClusterError: the text is no topology of NCCL, a number is wrong, or its hosts differ.

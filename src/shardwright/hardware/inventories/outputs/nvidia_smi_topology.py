@@ -52,7 +52,7 @@ class _Row:
 
 
 def is_topo_matrix(text: str) -> bool:
-    """True if the text has the header and first row of the ``nvidia-smi topo -m`` matrix."""
+    """True if the text has the row ``GPU0 X ..`` of the ``nvidia-smi topo -m`` matrix."""
     return "GPU0" in text and any(
         _COLOUR.sub("", line[:MAX_WORD]).split()[:2] == ["GPU0", "X"] for line in StringIO(text)
     )

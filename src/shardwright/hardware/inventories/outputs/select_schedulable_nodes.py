@@ -111,7 +111,7 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 def schedulable_nodes(
     nodes: Sequence[SeenNode], *, all_nodes: bool
 ) -> tuple[tuple[SeenNode, ...], tuple[FoundFact, ...]]:
-    """(nodes on which a job can be placed, or all with `all_nodes`; remarks on the others).
+    """(nodes on which a job can be placed, or all with `all_nodes`; remarks to the user).
 
     `all_nodes` keeps all nodes.
 

@@ -84,7 +84,7 @@ def nodes_without_gpus_remark(number: int, where: str) -> tuple[FoundFact, ...]:
 
 
 def _records(text: str, *, name: str) -> Iterator[Fields]:
-    """Yield {key: (value, place)} of each node record; of a duplicate key the first counts.
+    """Yield {key in lower case: (value, place)} of each node record; a key's first value counts.
 
     The free text of a reason comes last in a record.
     """

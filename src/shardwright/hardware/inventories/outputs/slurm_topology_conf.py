@@ -84,7 +84,7 @@ def read_slurm_topology(text: str, *, name: str) -> Inventory:
 
 
 def _parse_keys(line: str, *, where: str) -> dict[str, str]:
-    """Parse a line into {key in lower case: value}; ClusterError for an unknown key."""
+    """Parse a line of topology.conf into {key in lower case: value}; ClusterError if unknown."""
     given: dict[str, str] = {}
     for word in line.partition("#")[0].split():
         key, equals, value = word.partition("=")

@@ -115,7 +115,7 @@ def _post_norm_layer(
 
 
 def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
-    """The masked-language-model head: a square layer, its activation, norm, tied logits, loss.
+    """The masked-LM head: dense layer, activation, norm, logits (tied if `tied`), loss.
 
     Operators: ``transform transform_act norm logits loss``.
     """
@@ -156,7 +156,7 @@ def build_t5(fields: Fields) -> Model:
 
 
 def build_mt5(fields: Fields) -> Model:
-    """Build mT5 from its config (`MT5Config`): T5 v1.1 with gated feed-forwards by default."""
+    """Build mT5 from its config (`MT5Config`): T5 with gated feed-forwards by default, tied."""
     return _with_shared_tables(fields, feed_forward="gated-gelu")
 
 
@@ -172,7 +172,7 @@ def build_umt5(fields: Fields) -> Model:
 
 
 def _with_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
-    """Build a T5 with one distance-bias table for the encoder and one for the decoder."""
+    """Build a T5 with one distance-bias table a stack; `feed_forward`: default of its field."""
     heads, buckets = _num_heads(fields), _num_distance_buckets(fields)
     tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
     owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
@@ -189,7 +189,7 @@ def _num_heads(fields: Fields) -> int:
 
 
 def _num_distance_buckets(fields: Fields) -> int:
-    """Number of distance buckets, which are the rows of a distance-bias table.
+    """Number of distance buckets (default 32), which are the rows of a distance-bias table.
 
     A fourth of the buckets have one distance each; so there must be at least one, and the largest
     distance must be beyond them.
@@ -204,7 +204,7 @@ def _num_distance_buckets(fields: Fields) -> int:
 def _two_stacks(
     fields: Fields, *, tables: Sequence[Parameter], read: Sequence[Parameter], feed_forward: str
 ) -> Model:
-    """Build an encoder-decoder model from its config and its distance-bias tables.
+    """Build an encoder-decoder: embeddings store `tables`, layers of each stack read one of `read`.
 
     Args:
         tables: tables of biases by distance stored by the embedding runs of encoder and decoder.
@@ -254,7 +254,7 @@ def _two_stacks(
 
 
 def _has_gated_feed_forward(fields: Fields, *, default: str) -> bool:
-    """True if ``feed_forward_proj`` is a gated form; raises if ``is_gated_act`` disagrees."""
+    """True if ``feed_forward_proj`` is a gated form; ModelError if ``is_gated_act`` disagrees."""
     form = fields.string("feed_forward_proj", default=default)
     if form not in ("relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"):
         fields.fail(

@@ -20,7 +20,7 @@ V3_GROUPS: Final = (8, 4)
 
 
 def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertShape:
-    """Read experts, experts a token, and routing groups (``n_group``, ``topk_group``).
+    """Read experts, experts a token, and ``n_group`` and ``topk_group`` (default `groups`).
 
     `groups`: default number of groups, and of groups that a token may use.
     """
@@ -61,7 +61,7 @@ def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertS
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer with experts, by ``first_k_dense_replace`` and ``moe_layer_freq``.
+    """True for layers with experts: i >= ``first_k_dense_replace``, i mod ``moe_layer_freq`` = 0.
 
     The class default of ``first_k_dense_replace`` differs (0 in V2, 3 in V3), so it must be
     written.
@@ -74,7 +74,7 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 def moe_or_dense_operators(
     fields: Fields, *, sparse: bool, correction: bool, groups: tuple[int, int] = (1, 1)
 ) -> tuple[Operator, ...]:
-    """Feed-forward of a DeepSeek layer: dense, or if `sparse` routed experts with shared experts.
+    """Dense feed-forward, or if `sparse` routed (`correction`: selection bias) and shared experts.
 
     Default of shared experts: 2 in V2, else 1.
 
@@ -116,7 +116,7 @@ def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correctio
 
 
 def _build(fields: Fields, *, correction: bool) -> Model:
-    """Build DeepSeek-V3, or without `correction` DeepSeek-V2, which has no prediction modules."""
+    """Build DeepSeek-V3 (`correction`: selection biases, prediction modules), or else V2."""
     latent, sparse = latent_shape(fields), sparse_layers(fields, layers=fields.layers())
     layers = blocks_of(
         zip(sparse),

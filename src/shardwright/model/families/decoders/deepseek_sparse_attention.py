@@ -44,7 +44,7 @@ def build_glm_moe_dsa(fields: Fields) -> Model:
 
 
 def _indexer_types(fields: Fields) -> tuple[str, ...]:
-    """Kind of each layer's indexer, full or shared: ``indexer_types``, pattern, or frequency.
+    """Each layer's indexer, full (own) or shared with an earlier layer: list, pattern or period.
 
     ``index_topk_pattern`` has letters F and S; ``index_topk_freq`` selects every n-th layer.
 
@@ -75,7 +75,7 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
 
 
 def _layers_with_experts(fields: Fields) -> tuple[bool, ...]:
-    """True for each layer with experts: ``mlp_layer_types``, else ``first_k_dense_replace``.
+    """True for each layer with experts: ``mlp_layer_types`` or ``first_k_dense_replace``.
 
     Both must agree.
     """
@@ -93,7 +93,7 @@ def _layers_with_experts(fields: Fields) -> tuple[bool, ...]:
 def _build_latent(
     fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)
 ) -> Model:
-    """Build a model of latent attention over keys that indexers of the listed kinds select."""
+    """Build a latent-attention model; `indexers` has each layer's kind, full or shared."""
     layers = blocks_of(
         zip(_layers_with_experts(fields), indexers, strict=True),
         partial(_latent_layer, fields, groups=groups),

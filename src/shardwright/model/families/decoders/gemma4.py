@@ -71,7 +71,7 @@ def build_gemma4(fields: Fields) -> Model:
 
 
 def with_image_attention(language: Model, fields: Fields) -> Model:
-    """In windowed layers, let tokens of one image attend in both directions, if configured."""
+    """Let an image's tokens see each other in windowed layers (``use_bidirectional_attention``)."""
     if not fields.present("use_bidirectional_attention"):
         return language
 
@@ -87,7 +87,7 @@ def with_image_attention(language: Model, fields: Fields) -> Model:
 
 
 def _windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each layer in keys, 0 = all keys; the last layer always sees all keys."""
+    """Window of each layer in keys, 0 = all keys, as in the last; default 5 windowed of 6."""
     layers = fields.layers()
     if fields.present("layer_types"):
         windows = windows_of(fields, layers=layers, default_window=USUAL_WINDOW)
@@ -98,7 +98,7 @@ def _windows(fields: Fields) -> tuple[int, ...]:
 
 
 def _full_layer_sizes(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
-    """(head width, number of key/value heads) of the layers that see all keys.
+    """(head width, KV heads) of layers that see all keys: ``per_layer_config`` or global fields.
 
     Published files write them once; Transformers writes them layer by layer.
     """
@@ -126,7 +126,7 @@ def _full_layer_sizes(fields: Fields, windows: tuple[int, ...]) -> tuple[int, in
 
 
 def _listed_sizes(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
-    """(head width, number of key/value heads) of the layers `full`, from ``per_layer_config``.
+    """(head width, KV heads) of the layers `full`, whose ``per_layer_config`` entries are equal.
 
     The default is that of windowed layers.
     """
@@ -163,7 +163,7 @@ def _layer(fields: Fields, window: int, *, full_sizes: tuple[int, int]) -> Block
 
 
 def _attention(fields: Fields, *, window: int, full_sizes: tuple[int, int]) -> tuple[Operator, ...]:
-    """Grouped-query attention of a layer; full layers may share keys and values.
+    """Attention of a Gemma 4 layer; without a window, of `full_sizes`, and keys may be values too.
 
     One projection computes both, which are normed separately.
     """

@@ -24,7 +24,7 @@ OPT_POSITION_OFFSET = 2
 def _attention_shape(
     fields: Fields, *, alibi: bool = False, kv_heads: int | None = None
 ) -> AttentionShape:
-    """Attention shape with the configuration's heads, each hidden / heads wide."""
+    """Attention shape of heads hidden / heads wide; `kv_heads` None = as many as query heads."""
     heads, width = fields.heads(), fields.even_head_dim()
     return AttentionShape(
         heads=heads, kv_heads=kv_heads or heads, head_dim=width, value_dim=width, alibi=alibi

@@ -33,7 +33,7 @@ def gated_layers(
     gated: bool = True,
     rotary: Sequence[bool] = (),
 ) -> list[Block]:
-    """One pre-norm layer for each entry of `windows` (keys seen, 0 = all), SwiGLU if `gated`.
+    """Pre-norm layers, one for each window (keys, 0 = all); `kv_heads`, `head_dim` are defaults.
 
     `kv_heads`, `head_dim`: class defaults, if any. `rotary`: True for each layer with rotary
     positions; empty: all layers.
@@ -123,7 +123,7 @@ def build_qwen3(fields: Fields) -> Model:
 
 
 def build_glm(fields: Fields) -> Model:
-    """Build GLM-4 of 2024 from its config (`GlmConfig`: biases, head_dim 128, untied)."""
+    """Build GLM-4 of 2024 from its config (`GlmConfig`: qkv biases, head_dim 128, untied)."""
     return _uniform(
         fields, head_dim=128, attention_bias=fields.flag("attention_bias", default=True)
     )
@@ -148,7 +148,7 @@ def _post_norm_layer(
     bias: bool = False,
     rotary: bool = True,
 ) -> Block:
-    """A SwiGLU layer with norms of the sub-blocks' outputs instead of their inputs."""
+    """A SwiGLU layer with norms of the sub-blocks' outputs, not inputs; `kv_heads`: the default."""
     hidden = fields.hidden()
     shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=kv_heads, window=window)
     attention = attention_operators(
@@ -172,7 +172,7 @@ def _post_norm_layer(
 
 
 def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
-    """Build an OLMo model of post-norm layers, one layer for each entry of `windows`."""
+    """Build an OLMo of post-norm layers, each seeing its entry of `windows` in keys (0 = all)."""
     bias = fields.flag("attention_bias", default=False)
 
     def layer(window: int) -> Block:
@@ -313,7 +313,7 @@ def build_ernie4_5(fields: Fields) -> Model:
 
 
 def build_granite(fields: Fields) -> Model:
-    """Build dense Granite 3 from its config: Llama with factors of residual stream and scores.
+    """Build dense Granite 3 as a Llama (`GraniteConfig`); its factors are numerical settings.
 
     `GraniteConfig`: kv heads default to the heads, no biases, untied.
     """
@@ -321,7 +321,7 @@ def build_granite(fields: Fields) -> Model:
 
 
 def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer with rotary positions, by ``no_rope_layers`` or its interval.
+    """True for rotary layers: ``no_rope_layers`` (1 = rotary), else all but every n-th (default 4).
 
     In ``no_rope_layers`` 1 means rotary; the interval's default is 4.
     """
@@ -338,7 +338,7 @@ def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each Qwen2 or Qwen3 layer in keys, 0 = all keys; only with ``use_sliding_window``.
+    """Window of each layer in keys, 0 = all; none but with ``use_sliding_window`` (Qwen2, Qwen3).
 
     There are none unless ``use_sliding_window``; then from layer ``max_window_layers`` on.
     """

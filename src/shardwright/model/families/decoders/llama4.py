@@ -38,7 +38,7 @@ def build(fields: Fields) -> Model:
 
 
 def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]:
-    """Attention chunk of each layer in keys, 0 = all keys; rotary layers are chunked by default.
+    """Attention chunk of each layer in keys, 0 = all: by ``layer_types``, else in rotary layers.
 
     ``layer_types`` overrides this.
     """
@@ -49,7 +49,7 @@ def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer with experts, by ``moe_layers`` or ``interleave_moe_layer_step``."""
+    """True for layers with experts: in ``moe_layers``, or each ``interleave_moe_layer_step``-th."""
     listed = fields.integers("moe_layers", maximum=MAX_LAYERS)
     if listed:
         if max(listed) >= layers:
@@ -63,7 +63,7 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def _layer(fields: Fields, rotary: bool, chunk: int, sparse: bool) -> Block:
-    """A Llama 4 layer: chunked with rotary positions or full, dense or with experts."""
+    """A Llama 4 layer of `chunk` keys (0 = all), rotary or not, dense or with experts."""
     hidden = fields.hidden()
     shape = grouped_shape(
         fields, head_dim=fields.head_dim(default=128), window=chunk, chunked=bool(chunk)

@@ -83,7 +83,7 @@ def _layers_with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _layers_with_indexer(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """True for each layer with an indexer: ``layer_types``, or the sparse section, or none."""
+    """True for layers with an indexer: ``layer_types``, or ``sparse_attention_config``, or none."""
     listed = tuple(
         kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED))
     )
@@ -171,7 +171,7 @@ def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
 
 
 def _experts(fields: Fields) -> tuple[Operator, ...]:
-    """Feed-forward of a mixture of experts: routed experts, and a shared expert."""
+    """MiniMax-M3's feed-forward with experts: routed experts, and by default one shared expert."""
     shared = fields.integer(
         "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1
     ) * fields.ffn("shared_intermediate_size")

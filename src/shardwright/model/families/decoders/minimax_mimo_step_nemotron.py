@@ -72,7 +72,7 @@ def build_minimax_m2(fields: Fields) -> Model:
 
 
 def build_mimo(fields: Fields) -> Model:
-    """Build MiMo-7B from its config: Qwen2's layers and one prediction module."""
+    """Build MiMo-7B from its config: Qwen2's layers without windows, and prediction modules."""
     refuse_window(fields)
     layers = gated_layers(
         fields,
@@ -198,7 +198,7 @@ class PrunedLayer:
 
     @property
     def name(self) -> str:
-        """Block name by heads a key head and width: ``attn8_ffn14336``, ``no_attn_ffn7168``."""
+        """Block name by query heads a KV head and feed-forward width: ``attn8_ffn14336``."""
         attention = f"attn{self.group}" if self.group else "no_attn"
         return f"{attention}_ffn{self.ffn}" if self.ffn else f"{attention}_no_ffn"
 
@@ -230,7 +230,7 @@ def build_nemotron_nas(fields: Fields) -> Model:
 
 
 def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> PrunedLayer:
-    """Read entry `index` of ``block_configs``; 0 for a missing attention or feed-forward."""
+    """Sizes of layer `index` from its ``block_configs`` entry; 0 = no attention or feed-forward."""
     path = f"block_configs[{index}]"
     if not isinstance(entry, Mapping):
         fields.fail(f"{path} must be an object", hint="it has the sections attention and ffn")

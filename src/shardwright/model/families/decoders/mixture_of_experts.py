@@ -24,7 +24,7 @@ from shardwright.model.ir.operator import Operator
 
 
 def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer with experts, by ``mlp_only_layers`` and ``decoder_sparse_step``.
+    """True for layers not in ``mlp_only_layers`` with i + 1 divisible by ``decoder_sparse_step``.
 
     All layers but ``mlp_only_layers``, every ``decoder_sparse_step``-th (`Qwen2MoeConfig`: none,
     1).
@@ -143,7 +143,7 @@ def build_olmoe(fields: Fields) -> Model:
 
 
 def build_glm4_moe(fields: Fields) -> Model:
-    """Build GLM-4.5 or 4.6 from its config: DeepSeek-V3's experts over grouped-query attention.
+    """Build GLM-4.5 or 4.6 from its config: dense layers, then DeepSeek-V3's experts; GQA.
 
     One prediction module.
     """

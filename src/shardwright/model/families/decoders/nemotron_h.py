@@ -73,7 +73,7 @@ def build_nemotron_h(fields: Fields) -> Model:
 
 
 def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
-    """Kind of each layer from the list in field `words`, else from the text in field `letters`.
+    """Kinds in the list field `words`, else one for each letter of the text field `letters`.
 
     M is mamba, * attention, - MLP, E experts.
     """
@@ -169,7 +169,7 @@ def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
 def _latent_experts(
     *, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int
 ) -> tuple[Operator, ...]:
-    """Experts on a narrower latent stream (Nemotron 3 Super and Ultra).
+    """Experts on `latent` elements a token, beside a shared expert of full width (Nemotron 3).
 
     ``latent_down`` lies before the dispatch, ``latent_up`` after the combine.
 
@@ -203,7 +203,7 @@ def _latent_experts(
 
 
 def chain_blocks(blocks: Iterable[Block]) -> Block:
-    """Chain blocks into one layer for a prediction module; names get the prefix ``i.``."""
+    """Chain blocks into one prediction module's layer; block i's names get the prefix ``i.``."""
     operators: list[Operator] = []
     for i, block in enumerate(blocks):
         names = {o.name: f"{i}.{o.name}" for o in block.operators} | {

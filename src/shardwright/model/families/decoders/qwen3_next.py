@@ -43,7 +43,7 @@ def build_qwen3_5_moe(fields: Fields) -> Model:
 
 
 def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
-    """Build a Qwen3-Next model with experts in the `sparse` layers."""
+    """Build a Qwen3-Next or Qwen3.5 model with experts in the `sparse` layers."""
     layers = blocks_of(zip(_layer_kinds(fields), sparse, strict=True), partial(_layer, fields))
     if not fields.integer("mtp_num_hidden_layers", minimum=0, maximum=1, default=0):
         return configured_model(fields, layers=layers)
@@ -57,7 +57,7 @@ def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
 
 
 def _layer_kinds(fields: Fields) -> tuple[str, ...]:
-    """Kind of each layer: ``layer_types``, or full attention in every n-th layer.
+    """Kind of each layer: ``layer_types``, or full in each ``full_attention_interval``-th.
 
     n is ``full_attention_interval``.
     """
@@ -70,7 +70,7 @@ def _layer_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _layer(fields: Fields, kind: str, sparse: bool) -> Block:
-    """A layer of a gated delta net or gated attention, dense or with experts."""
+    """A layer with a gated delta net or gated attention by `kind`, dense or with experts."""
     hidden = fields.hidden()
     if kind == LINEAR:
         mixer = delta_operators(hidden=hidden, shape=delta_shape(fields))

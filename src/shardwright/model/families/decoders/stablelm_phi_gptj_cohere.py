@@ -125,7 +125,7 @@ def build_cohere2(fields: Fields) -> Model:
 
 
 def _cohere_layer(fields: Fields, window: int, *, rotary_positions: bool) -> Block:
-    """A Cohere layer: attention and feed-forward in parallel after one norm."""
+    """A Cohere layer seeing `window` keys (0 = all): one norm, attention beside feed-forward."""
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
     shape = grouped_shape(
         fields, head_dim=fields.head_dim(), kv_heads=fields.heads(), window=window

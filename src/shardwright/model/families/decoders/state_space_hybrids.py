@@ -145,7 +145,7 @@ def build_falcon_h1(fields: Fields) -> Model:
 
 
 def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
-    """Read a list of `count` factors from a field; all ones if it is not written."""
+    """Read a list of `count` factors; all ones if not written, ModelError for another length."""
     written = fields.mapping.get(name)
     if written is None:
         return (1.0,) * count
@@ -156,7 +156,7 @@ def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
 
 
 def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
-    """Read the shape of a Mamba-2 mixer in the spelling ``mamba_*``.
+    """Read the ``mamba_*`` fields of a Mamba-2 mixer; `inner` names its width's field, if any.
 
     ``mamba_d_head`` may be ``auto``: the inner width over the heads. `inner`: field of the inner
     width, if the family has one; else ``mamba_expand`` x hidden.

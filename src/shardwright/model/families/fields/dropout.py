@@ -52,7 +52,7 @@ TOWER: Final = "vision_config"
 def dropout_probabilities(
     config: Mapping[str, Any], *, model: Model
 ) -> tuple[tuple[str, float], ...]:
-    """(field, probability) of each positive dropout of the published class, sorted by field.
+    """(field, probability) of each positive dropout, written or class default, sorted by field.
 
     Fields of an image tower follow their section's name.
     """
@@ -73,7 +73,7 @@ def dropout_probabilities(
 def _positive_probabilities(
     config: Mapping[str, Any], defaults: Mapping[str, float], *, unread: tuple[str, ...]
 ) -> Iterator[tuple[str, float]]:
-    """Yield (field, probability) of each positive dropout field of a configuration."""
+    """Yield (field, probability) of positive dropouts, written or default, but not in `unread`."""
     for name in FIELDS:
         value = number_or_none(config.get(name, defaults.get(name)))
         if value and value > 0 and name not in unread:

@@ -107,7 +107,7 @@ Source: the modelling and configuration classes of Transformers 5.24;
 
 
 def padding_row(config: Mapping[str, Any], *, model: Model, source: str) -> int | None:
-    """The row of the token embedding without a gradient from lookup; None if every row has one.
+    """Index of the padding row of the token embedding, which no lookup trains; None without one.
 
     Args:
         config: configuration of the language model (`huggingface_config.language_config`).
@@ -126,7 +126,7 @@ def padding_row(config: Mapping[str, Any], *, model: Model, source: str) -> int 
 
 
 def padding_difference(config: Mapping[str, Any], *, model: Model) -> str:
-    """Text on a written padding row that the published class does not accept; empty if it does."""
+    """Text on a written padding row outside the vocabulary, if the class takes one; else empty."""
     row = config.get(FIELD)
     if (
         not isinstance(row, int)
@@ -146,7 +146,7 @@ def _is_outside(row: int, model: Model) -> bool:
 
 
 def _text_architecture(config: Mapping[str, Any], model: Model) -> str:
-    """Architecture of the class that embeds text; in vision-language models, the language model."""
+    """Architecture of the class that embeds text: a vision-language model's language model."""
     if not any(name in config for name in TEXT_CONFIGS):
         return model.architecture
     target = REGISTRY.get(str(config.get("model_type", "")))

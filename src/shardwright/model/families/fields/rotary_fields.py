@@ -38,7 +38,7 @@ def rotary_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def local_rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``rope_parameters`` of layers with a window; empty if not written by layer type."""
+    """Rotary fields of layers with a window, where written by layer type; else empty."""
     return _fields_of_layer_type(_rotary_section(config), SLIDING)
 
 
@@ -48,9 +48,9 @@ def _rotary_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _fields_of_layer_type(rope: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The object of one layer type in rotary fields that are kept by layer type; else empty."""
-    found = rope.get(kind)
+def _fields_of_layer_type(rope: Mapping[str, Any], layer_type: str) -> Mapping[str, Any]:
+    """The rotary fields written for one layer type (``full_attention`` ..); empty if none are."""
+    found = rope.get(layer_type)
     return found if isinstance(found, dict) else {}
 
 
@@ -114,7 +114,7 @@ def rotary_extension(config: Mapping[str, Any], *, source: str) -> Longer | None
 def text_image_rotary(
     config: Mapping[str, Any], *, usual: tuple[int, ...], source: str
 ) -> TextRotary | None:
-    """Rotary positions by time, row and column (M-RoPE) of a model; None if `usual` is empty.
+    """M-RoPE pairs by row and by column: ``mrope_section``, else `usual`; None if `usual` is empty.
 
     `usual` holds if ``mrope_section`` is not written.
 
@@ -135,7 +135,7 @@ def text_image_rotary(
 
 
 def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> float:
-    """Factor of latent attention's scores besides 1 / sqrt(head width), from YaRN's temperature.
+    """Factor of latent attention's scores besides 1 / sqrt(head width), by YaRN; 1.0 without.
 
     (0.1 ``mscale_all_dim`` ln(factor) + 1)^2, as the classes of DeepSeek-V2 and V3 in Transformers
     apply the temperature of YaRN (Peng et al. 2023, arXiv 2309.00071, section 3.4) to whole heads.
@@ -239,7 +239,7 @@ def _longrope(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> L
 
 
 def _valid_factors(listed: object) -> tuple[float, ...]:
-    """Numbers of a list that are valid LongRoPE factors; others are dropped."""
+    """Numbers of a list from 1e-6 to 1e6 (LongRoPE factors); others are dropped."""
     numbers = (
         [number_or_none(number) for number in listed] if isinstance(listed, (list, tuple)) else []
     )

@@ -47,7 +47,7 @@ Transformers 5.24 reads it.
 
 
 def load_balancing(config: Mapping[str, Any], *, model: Model, source: str) -> float:
-    """Coefficient of the published class's load-balancing loss in training; 0 if it adds none.
+    """Coefficient of the class's load-balancing loss if ``output_router_logits``; else 0.
 
     Args:
         config: configuration of the language model (`huggingface_config.language_config`).

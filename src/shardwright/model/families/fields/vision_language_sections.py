@@ -39,30 +39,30 @@ def tied_text_fields(fields: Fields) -> Fields:
 def read_vision_tower(
     vision: Fields,
     *,
-    patch: int,
-    rows: int = 0,
-    layers: str = "",
-    heads: str = "",
+    patch_elements: int,
+    position_rows: int = 0,
+    layers_field: str = "",
+    heads_field: str = "",
     prefix: str = "",
     **more: Any,
 ) -> VisionShape:
     """Read a vision transformer's sizes from its section; its heads must divide its width.
 
     Args:
-        patch: input elements of a patch.
-        rows: rows of the table of learned positions.
-        layers, heads: names of the fields with these numbers, if not the usual names.
+        patch_elements: input elements of a patch.
+        position_rows: rows of the table of learned positions.
+        layers_field, heads_field: names of the fields with these numbers, if not the usual names.
         prefix: optional prefix of the usual fields.
         more: further fields of the shape.
     """
 
     def spelled(name: str) -> tuple[str, ...]:
-        """A field name with and without the prefix."""
+        """The spellings of a field name: with the prefix, if any, and without."""
         return tuple(dict.fromkeys((f"{prefix}{name}", name)))
 
     hidden = vision.integer(*spelled("hidden_size"), maximum=MAX_HIDDEN)
     count = vision.integer(
-        *((heads,) if heads else spelled("num_attention_heads")), maximum=MAX_HEADS
+        *((heads_field,) if heads_field else spelled("num_attention_heads")), maximum=MAX_HEADS
     )
     if hidden % count:
         vision.fail(
@@ -71,12 +71,12 @@ def read_vision_tower(
         )
     return VisionShape(
         layers=vision.integer(
-            *((layers,) if layers else spelled("num_hidden_layers")), maximum=MAX_LAYERS
+            *((layers_field,) if layers_field else spelled("num_hidden_layers")), maximum=MAX_LAYERS
         ),
         hidden=hidden,
         heads=count,
         ffn=vision.integer(*spelled("intermediate_size"), maximum=MAX_FFN),
-        patch=patch,
-        rows=rows,
+        patch=patch_elements,
+        rows=position_rows,
         **more,
     )

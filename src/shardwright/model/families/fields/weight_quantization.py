@@ -53,7 +53,7 @@ _Read = Callable[[Mapping[str, Any]], tuple[str, str]]
 
 
 def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> StoredFormat | None:
-    """The number format of a checkpoint's weights; None if they are not quantized.
+    """Formats and quantized modules of a checkpoint, by its middle layer; None if not quantized.
 
     Args:
         config: the configuration, with the fields of its language model.
@@ -86,11 +86,11 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
     method = method.lower()
     weights, activations = _METHODS.get(method, _no_formats)(quantization)
     quantised = {
-        klass: (
-            not _is_excluded(quantization, klass, layer=layers // 2)
-            and _is_targeted(quantization, klass, layer=layers // 2)
+        role: (
+            not _is_excluded(quantization, role, layer=layers // 2)
+            and _is_targeted(quantization, role, layer=layers // 2)
         )
-        for klass in _MODULES
+        for role in _MODULES
     }
     return StoredFormat(
         method=method,
@@ -114,21 +114,21 @@ def _head_is_quantised(quantization: Mapping[str, Any]) -> bool:
     )
 
 
-def with_modelopt(config: Mapping[str, Any], beside: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration with the quantization of ModelOpt's file, unless it has its own."""
-    quantization = beside.get("quantization")
+def with_modelopt(config: Mapping[str, Any], modelopt: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`config` with the quantization of `modelopt` (hf_quant_config.json), unless it has one."""
+    quantization = modelopt.get("quantization")
     if not isinstance(quantization, Mapping) or any(config.get(name) for name in FIELDS):
         return config
     return {**config, FIELDS[0]: {"quant_method": "modelopt", **quantization}}
 
 
 def _fp8(quantization: Mapping[str, Any]) -> tuple[str, str]:
-    """(weights, inputs) of fp8 blocks of 128 x 128 (``fp8``) and of fp8 rows (``fbgemm_fp8``)."""
+    """Always fp8 weights and fp8 inputs, for blocks (``fp8``) as for rows (``fbgemm_fp8``)."""
     return "fp8", "fp8"
 
 
 def _integers(quantization: Mapping[str, Any]) -> tuple[str, str]:
-    """(weights, inputs) of AWQ, GPTQ and AutoRound: integer weights, inputs in 16 bits."""
+    """(weights, inputs) of AWQ, GPTQ, AutoRound: int4 or int8 by bits and group; bf16 inputs."""
     return (
         _integer_format(
             quantization.get("bits", quantization.get("w_bit", 4)),
@@ -157,7 +157,7 @@ def _bitsandbytes(quantization: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compressed_tensors(quantization: Mapping[str, Any]) -> tuple[str, str]:
-    """(weights, inputs) of the first group with quantized weights; inputs are bf16 by default."""
+    """(weights, inputs) of the first group with quantized weights (inputs else bf16); or empty."""
     for group in _format_groups(quantization):
         weights = group.get("weights")
         if not isinstance(weights, Mapping):
@@ -209,7 +209,7 @@ _METHODS: Final[Mapping[str, _Read]] = {
 
 
 def _integer_format(bits: object, group: object) -> str:
-    """``int4``, ``int4-group32`` or ``int8``; empty for other widths."""
+    """``int8``, ``int4``, or ``int4-group32`` for groups up to 32; empty for other widths."""
     if bits == 8:
         return "int8"
     if bits != 4:
@@ -219,7 +219,7 @@ def _integer_format(bits: object, group: object) -> str:
 
 
 def _number_format(quantization: Mapping[str, Any]) -> str:
-    """Number format of a compressed-tensors tensor; empty if it is not priced."""
+    """Number format of a compressed-tensors ``weights`` or inputs object; empty if not priced."""
     bits, kind, group = (
         quantization.get("num_bits"),
         quantization.get("type", "int"),
@@ -246,7 +246,7 @@ def _kv_cache_format(quantization: Mapping[str, Any]) -> str:
 
 
 def _format_groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Entries of ``config_groups`` (compressed-tensors, ModelOpt): modules of one format."""
+    """The objects in ``config_groups``, each a set of modules of one format; [] without."""
     groups = quantization.get("config_groups")
     return (
         [group for group in groups.values() if isinstance(group, Mapping)]
@@ -255,8 +255,8 @@ def _format_groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     )
 
 
-def _is_targeted(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if a group of ``config_groups`` targets modules of a class, or no group has targets."""
+def _is_targeted(quantization: Mapping[str, Any], role: str, *, layer: int) -> bool:
+    """True if ``config_groups`` targets the role's modules, all Linear layers, or nothing."""
     targets = [
         target
         for group in _format_groups(quantization)
@@ -264,11 +264,11 @@ def _is_targeted(quantization: Mapping[str, Any], klass: str, *, layer: int) -> 
     ]
     if not targets or "Linear" in targets:
         return True
-    return any(_matches(name, target) for name in _module_names(klass, layer) for target in targets)
+    return any(_matches(name, target) for name in _module_names(role, layer) for target in targets)
 
 
-def _is_excluded(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if a list such as ``modules_to_not_convert`` keeps modules of a class in 16 bits."""
+def _is_excluded(quantization: Mapping[str, Any], role: str, *, layer: int) -> bool:
+    """True if a list such as ``modules_to_not_convert`` keeps the role's modules in 16 bits."""
     fields = (
         "modules_to_not_convert",
         "ignored_layers",
@@ -278,22 +278,22 @@ def _is_excluded(quantization: Mapping[str, Any], klass: str, *, layer: int) -> 
     )
     patterns = [pattern for field in fields for pattern in _listed_texts(quantization, field)]
     return any(
-        _matches(name, pattern) for name in _module_names(klass, layer) for pattern in patterns
+        _matches(name, pattern) for name in _module_names(role, layer) for pattern in patterns
     )
 
 
-def _module_names(klass: str, layer: int) -> Iterator[str]:
-    """Yield module names that an operator class may have in a layer (``model.layers.3.mlp..``)."""
-    if klass == "head":
+def _module_names(role: str, layer: int) -> Iterator[str]:
+    """Yield module names for a role (attention, output, mlp, experts, head) in a layer."""
+    if role == "head":
         yield "lm_head"
         return
     for prefix in _PREFIXES:
-        for module in _MODULES[klass]:
+        for module in _MODULES[role]:
             yield f"{prefix}.{layer}.{module}"
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """True if a module name, or a part of it, matches an ``re:``, shell or plain-name pattern."""
+    """True if ``re:`` fits the name's start, a shell pattern a prefix, plain text any parts."""
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
         if _REPEATED_GROUP.search(expression):

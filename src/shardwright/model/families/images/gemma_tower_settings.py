@@ -24,7 +24,7 @@ MAX_SIDE: Final = 2**24
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Image input: placeholder token, patch size and pooled block."""
+    """Gemma 4's image input (whole config): placeholder token, patch pixels, pooled block."""
     vision = fields.section("vision_config")
     side, pooled = (
         vision.integer("patch_size", maximum=MAX_PATCH),
@@ -41,7 +41,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Numerical settings by block name: ``vision_embed``, ``vision`` and the projector."""
+    """Settings of Gemma 4's blocks ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("rms_norm_eps", minimum=0.0, maximum=1.0, default=1e-6)
     table = PositionAxes(rows=vision.integer("position_embedding_size", maximum=MAX_SIDE))
@@ -60,7 +60,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Phrases on written tower settings that our operators do not compute; empty if none."""
+    """Phrases on what our operators do not compute of Gemma 4's tower (whole config); or empty."""
     vision = config["vision_config"]
     return (
         *unknown_activations(

@@ -28,7 +28,7 @@ PROJECTOR_EPS: Final = ("projector_ln_eps", "projection_layer_norm_eps")
 
 
 def merged_patch_sides(vision: Fields) -> tuple[int, int]:
-    """(rows, columns) of patches that are merged into one image token.
+    """(rows, columns) of patches merged into an image token: ``merge_kernel_size``, else (2, 2).
 
     Raises:
         ModelError: the field does not list two numbers.
@@ -40,7 +40,7 @@ def merged_patch_sides(vision: Fields) -> tuple[int, int]:
 
 
 def position_table_shape(vision: Fields) -> tuple[int, int]:
-    """(rows, columns) of the table of learned positions, which must be square.
+    """(rows, columns) of the table of learned positions; ModelError if it is not square.
 
     Raises:
         ModelError: the table is not square.
@@ -54,7 +54,7 @@ def position_table_shape(vision: Fields) -> tuple[int, int]:
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Image input: placeholder token, patch size and merged block."""
+    """Kimi's image input (whole config): placeholder token, patch pixels, merged block."""
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
     return ImageInput(
@@ -72,7 +72,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Numerical settings by block name: ``vision_embed``, ``vision`` and the projector."""
+    """Settings of Kimi's blocks ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     rows, columns = position_table_shape(vision)
     eps_fields = vision if vision.present(PROJECTOR_EPS[0]) else fields
@@ -95,7 +95,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Phrases on written tower settings that our operators do not compute; empty if none."""
+    """Phrases on what our operators do not compute of Kimi's tower (whole config); or empty."""
     vision = config["vision_config"]
     act = vision.get("projector_hidden_act")
     return (

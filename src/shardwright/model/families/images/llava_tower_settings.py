@@ -20,7 +20,7 @@ STRATEGIES: Final = ("default", "full")
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Image input: placeholder token, patch size, and tokens before the first image token."""
+    """LLaVA's image input (whole config): token, patch pixels, class tokens left out (0 or 1)."""
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
     with_class_token = (
@@ -37,7 +37,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Numerical settings by block name: the vision tower's blocks and the projector."""
+    """Settings of LLaVA's blocks ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision = fields.section("vision_config")
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=1e-5)
     tower = Settings(eps=eps, activation=activation_name(vision, "hidden_act", "quick_gelu"))
@@ -46,7 +46,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Phrases on written tower settings that our operators do not compute; empty if none."""
+    """Phrases on LLaVA's activations (tower, projector) that are not computed; or empty."""
     activations = {
         "hidden_act of vision_config": config["vision_config"].get("hidden_act"),
         "projector_hidden_act": config.get("projector_hidden_act"),

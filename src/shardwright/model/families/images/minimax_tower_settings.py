@@ -31,7 +31,7 @@ AXES: Final = (2, 0, 1)
 
 
 def merge_sizes(vision: Fields) -> tuple[int, int]:
-    """(side of an image token in patches, frames of a patch), by tower and section, which agree.
+    """(patches a side of an image token, frames of a patch), default 2; ModelError on conflict.
 
     Raises:
         ModelError: the values differ, or patches are merged in another way.
@@ -55,7 +55,7 @@ def merge_sizes(vision: Fields) -> tuple[int, int]:
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Image input: placeholder token, patch size, frames and merged block."""
+    """MiniMax-M3's image input (whole config): token, patch pixels, its frames, merged block."""
     vision = fields.section("vision_config")
     side, (merged, frames) = vision.integer("patch_size", maximum=MAX_PATCH), merge_sizes(vision)
     return ImageInput(
@@ -69,7 +69,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Numerical settings by block name: the vision tower's blocks and the projector."""
+    """Settings of MiniMax-M3's ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=EPS)
     written = (rotary_settings(vision.mapping).get("rope_theta"), vision.mapping.get("rope_theta"))
@@ -87,7 +87,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Phrases on written tower settings that our operators do not compute; empty if none."""
+    """Phrases on what our operators do not compute of MiniMax-M3's tower; or empty."""
     vision = config["vision_config"]
     rope, act, mode = (
         rotary_settings(vision),

@@ -25,7 +25,7 @@ MAX_POSITIONS: Final = 2**24
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Image input: placeholder token, patch size, frames and merged block."""
+    """Qwen3-VL's image input (whole config): token, patch pixels, its frames, merged block."""
     vision = fields.section("vision_config")
     side, merged = (
         vision.integer("patch_size", maximum=MAX_PATCH),
@@ -40,7 +40,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Numerical settings by block name: the vision tower's blocks, mergers and projector."""
+    """Settings of Qwen3-VL's tower blocks, DeepStack mergers and projector (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
     merger = Settings(eps=EPS, activation="gelu")
@@ -61,7 +61,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Phrases on written tower settings that our operators do not compute; empty if none."""
+    """Phrases on what our operators do not compute of Qwen3-VL's tower (whole config); or empty."""
     vision = config["vision_config"]
     fields = Fields(dict(vision), "vision_config")
     width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer(

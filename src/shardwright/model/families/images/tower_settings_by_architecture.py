@@ -28,7 +28,7 @@ TOWERS: Final[Mapping[str, Tower]] = {
 
 
 def image_input(config: Mapping[str, Any], *, model: Model, source: str) -> ImageInput | None:
-    """Placeholder token and patches of a model's image input; None without images, or if unknown.
+    """Placeholder token and patches of a config's images; None without a tower, or if unknown.
 
     Raises:
         ModelError: a number is none that it can be.
@@ -56,7 +56,7 @@ def image_differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, 
 
 
 def _tower(config: Mapping[str, Any], model: Model) -> Tower | None:
-    """Reader of the image tower of a configuration; None without a tower, or if none is known."""
+    """Reader of the image tower by architecture; None without ``vision_config``, or if unknown."""
     return (
         TOWERS.get(model.architecture) if isinstance(config.get("vision_config"), Mapping) else None
     )

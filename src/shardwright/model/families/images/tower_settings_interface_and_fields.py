@@ -45,14 +45,14 @@ def unknown_activations(activations: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def rotary_base(vision: Fields, *, default: float = 10000.0) -> float:
-    """``rope_theta`` of an image tower's rotary positions; `default` if not written."""
+    """``rope_theta`` of a vision section's rotary positions; `default` if not written or 0."""
     return number_or_none(_rope(vision.mapping).get("rope_theta")) or default
 
 
 def unknown_rotary_kinds(
     vision: Mapping[str, Any], *, known: tuple[str, ...] = ("axial",)
 ) -> tuple[str, ...]:
-    """A phrase on a tower's kind of rotary positions if it is not among `known`; else empty."""
+    """One phrase on a tower's written rotary kind that is not among `known`; else empty."""
     rope = _rope(vision)
     kind = rotary_kind(rope) if "rope_type" in rope or "type" in rope else "axial"
     return () if kind in known else (f"rotary positions of kind {str(kind)[:40]} in a tower",)

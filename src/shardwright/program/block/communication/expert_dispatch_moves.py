@@ -74,7 +74,7 @@ ROW_BYTES: Final = 4
 
 
 def _row_share(experts: int, elements: int, context: LoweringContext) -> int:
-    """Bytes that HybridEP sends for each byte of a copy's own routing weight; else 1.
+    """Bytes HybridEP sends for each byte of a copy's routing weight (all experts' fp32), or 1.
 
     As many as the rows of all experts have, of which an island sends its part.
 
@@ -91,7 +91,7 @@ def _row_share(experts: int, elements: int, context: LoweringContext) -> int:
 
 
 def _map_move(expert: Operator, *, structure: Placing, context: LoweringContext) -> Move:
-    """All-gather in F of the routing map over devices that share experts, before HybridEP sends.
+    """All-gather of the routing map (1 byte a token and expert) in F over devices sharing experts.
 
     One byte for each pair of a token and an expert.
 
@@ -145,7 +145,7 @@ DeepEP's scales of 4 bytes)."""
 
 
 def _sent_bytes(elements: int, context: LoweringContext, *, to_experts: bool) -> int:
-    """Bytes of one copy of a token, or of its gradient, on its way to or from its experts.
+    """Bytes of a copy of a token (or gradient) of `elements`; to experts in 8 bits if so set.
 
     Operands of experts may travel in 8 bits; outputs of experts are summed in 16.
     """

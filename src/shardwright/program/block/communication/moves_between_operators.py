@@ -24,7 +24,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 def edge_moves(
     source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
-    """(layouts that it changes, move) of each communication between two operators, all phases.
+    """(key, move) of each communication between operators; key: `LayoutChange.between` or None.
 
     (`LayoutChange.between`).
     """
@@ -49,7 +49,7 @@ def edge_moves(
 
 
 def _at_router(operator: Operator, source: Operator | None) -> Operator:
-    """Stand-in operator of class ROUTER with the layout that tokens have at the router.
+    """Stand-in of class ROUTER for an operator, with the layout that tokens have at the router.
 
     From there tokens go to experts, and there they return.
     """
@@ -130,7 +130,7 @@ def _change_moves(
 
 
 def _gathers_quantised(operator: Operator | None, context: LoweringContext) -> bool:
-    """True if the operand of `operator` is quantised before its members gather it."""
+    """True if `operator` is a GEMM whose operand the runtime quantises before gathering it."""
     quantises = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
     return (
         quantises

@@ -88,7 +88,7 @@ def _ring_moves(
     lengths: tuple[int, ...],
     group: tuple[int, ...],
 ) -> list[Move]:
-    """Sends of keys and values round a ring, and in backward of their gradients too.
+    """Sends of keys and values round a ring, in backward with their gradients; bytes a token.
 
     Keys travel once more in backward, and behind them their gradients, which end where the keys
     began.

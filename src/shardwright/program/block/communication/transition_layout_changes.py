@@ -20,7 +20,7 @@ from shardwright.program.transition.transition_steps_and_symbolic_proof import S
 def transition_near_device(
     source: Same[Layout], wanted: Same[Layout], device: int, island: int
 ) -> Transition | None:
-    """Cached transition among the devices that exchange elements with `device`; None if none.
+    """Cached transition of devices that exchange with `device`; None if none; `island` in devices.
 
     None if it has every element that it needs and no other device asks for one.
     """
@@ -45,7 +45,7 @@ def merge_same_steps(changes: list[LayoutChange]) -> tuple[LayoutChange, ...]:
     """
     by_step: dict[object, LayoutChange] = {}
     for change in changes:
-        key = (change.axis, change.forward, change.backward, change.group, _step(change))
+        key = (change.axis, change.forward, change.backward, change.group, _step_number(change))
         merged = by_step.get(key)
         by_step[key] = (
             change
@@ -59,8 +59,8 @@ def merge_same_steps(changes: list[LayoutChange]) -> tuple[LayoutChange, ...]:
     return tuple(by_step.values())
 
 
-def _step(change: LayoutChange) -> int:
-    """Number of the step that a change takes on the way of its extent."""
+def _step_number(change: LayoutChange) -> int:
+    """Index of the transition step that a change takes, counted from 0."""
     assert isinstance(change.between, tuple)
     number: int = change.between[1]
     return number
@@ -69,7 +69,7 @@ def _step(change: LayoutChange) -> int:
 def changes_of_transition(
     steps: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
 ) -> list[LayoutChange]:
-    """Steps of a transition that involve `device`, each a change of forward or backward alone."""
+    """Layout change, forward or backward alone, of each step that involves `device`."""
     changes: list[LayoutChange] = []
     for number, step in enumerate(steps.steps if steps is not None else ()):
         pairs = zip(step.groups, step.elements, strict=True)

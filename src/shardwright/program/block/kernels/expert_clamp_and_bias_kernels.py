@@ -36,7 +36,7 @@ JOIN: Final = 2 + 2
 
 
 def clamp_works(o: Operator, *, elements: Size, element: int) -> tuple[BlockWork, ...]:
-    """Element-wise kernels that clamp the two halves of a gate and join them.
+    """Kernels in F and I that clamp both halves of a gate and join them; `elements`: gate outputs.
 
     In forward and backward.
 
@@ -54,7 +54,7 @@ def clamp_works(o: Operator, *, elements: Size, element: int) -> tuple[BlockWork
 def bias_works(
     o: Operator, *, elements: Size, experts: Size, element: int
 ) -> tuple[BlockWork, ...]:
-    """Element-wise kernels that add the biases behind the local experts' second product.
+    """Bias kernels (F, I) after experts' second GEMM, launched once a local expert, and a join.
 
     In forward and backward.
 
@@ -88,7 +88,7 @@ def _element_wise_kernel(
     element: int,
     groups: Size | None = None,
 ) -> BlockWork:
-    """An element-wise kernel of `traffic` bytes a 2-byte element, launched once a group."""
+    """An element-wise kernel of `traffic` bytes a 2-byte element; one launch, or one a group."""
     return BlockWork(
         operator=o.name,
         phase=phase,

@@ -16,7 +16,7 @@ from shardwright.program.block.symbolic_sizes import Size
 
 
 def gemm_of_each_phase(o: Operator, x: Local, **shape: Any) -> tuple[BlockWork, ...]:
-    """The three GEMMs of a linear operator, one in each of F, I and W.
+    """GEMM works of a linear operator in F, I and W, all with F's m, n, k; `shape`: their fields.
 
     All have the forward's `n` and `k`: the input gradient has shape (m, k, n), and the cost formula
     swaps them, because a fused projection's n is a sum and `Size` has no sums.
@@ -44,7 +44,7 @@ def linear_kernels(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
-    """The kernel that adds a weight gradient to the accumulated gradient; () where none runs.
+    """W kernel that adds a weight gradient to the accumulated one; () if no kernel of its own does.
 
     It reads the weight gradient back, where no GEMM does this in its epilogue.
     """

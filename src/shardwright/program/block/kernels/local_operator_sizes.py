@@ -77,7 +77,7 @@ def element_kernel(
     *,
     native: bool = False,
 ) -> BlockWork:
-    """An element-wise kernel that reads and writes tensors of `times` bytes an element."""
+    """An element-wise kernel of `times` bytes an element; `native`: one kernel in any framework."""
     return BlockWork(
         operator=o.name,
         phase=phase,

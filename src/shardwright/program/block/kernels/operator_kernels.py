@@ -31,7 +31,7 @@ from shardwright.program.block.symbolic_sizes import Size
 
 
 def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Kernels of experts' grouped linear operator: grouped GEMMs, accumulation and biases."""
+    """Kernels of experts' grouped linear: GEMMs, gradient accumulation, unfused late biases."""
     assert x.experts is not None
     assert x.expert_tokens is not None
     k, g, m = x.reads[0], x.experts, x.expert_tokens
@@ -53,7 +53,7 @@ def _eager_kernels(
     width: tuple[Size, ...],
     native: bool = False,
 ) -> tuple[BlockWork, ...]:
-    """Chains of eager PyTorch's kernels in F, I and W, by counted bytes an element.
+    """One eager kernel for each of `traffic`, in order F, I, W: bytes a 2-byte element of `width`.
 
     As far as `traffic` goes: bytes for each of `width` elements a token, counted for 2-byte
     activations.
@@ -100,7 +100,7 @@ def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Kernels of an activation, gated or not, fused or in eager PyTorch."""
+    """F and I kernels of an activation, gated or not, fused or eager, with clamps where unfused."""
     if x.eager and o.gated and not x.fused_chains:
         return _eager_kernels(o, x, eager.GATE_FORWARD, eager.GATE_BACKWARD, width=x.writes)
     inputs, outputs = sizes_of_all_tokens(x, x.reads), sizes_of_all_tokens(x, x.writes)

@@ -27,7 +27,7 @@ class BarRow:
 
 
 def append_bar_rows(parent: Element, document: Any, rows: Sequence[BarRow]) -> None:
-    """Append bars one below the other; segment `k` of each has the colour ``--series-k``."""
+    """Append a label and a bar for each row; segment `k` from 0 has the colour ``--series-k``."""
     for row in rows:
         group = SubElement(parent, "div", {"class": "bar-row"})
         append_sentence(SubElement(group, "p"), document, row.label)

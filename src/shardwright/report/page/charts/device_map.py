@@ -92,7 +92,7 @@ def _cells(groups: Any) -> tuple[Any, int]:
     starts = [sum(run["count"] for run in runs[:place]) for place in range(len(runs))]
 
     def node_of(device: int) -> int:
-        """Number of the node of a device."""
+        """Index of the node that holds a device, counted over all runs of equal nodes."""
         place = max(number for number, run in enumerate(runs) if run["first"] <= device)
         return int(starts[place] + (device - runs[place]["first"]) // runs[place]["devices"])
 
@@ -110,7 +110,7 @@ def pattern_devices(pattern: Any) -> list[int]:
 
 
 def _paths(cells: list[str], columns: int) -> dict[str, str]:
-    """By style class, SVG path data of its map cells; neighbouring equal cells are one bar."""
+    """SVG path data by style class; `cells`: each cell's class by row; equal neighbours merged."""
     parts: dict[str, list[str]] = {}
     place = 0
     for line in range(0, len(cells), columns):

@@ -111,7 +111,7 @@ def append_mark(drawing: Element, *, place: float) -> None:
 
 
 def _runs(values: Sequence[float | None]) -> list[list[int]]:
-    """Places of neighbouring values that are not None, a list for each run of them."""
+    """Indices of the values that are not None, one list for each unbroken run."""
     runs: list[list[int]] = [[]]
     for place, value in enumerate(values):
         if value is None:

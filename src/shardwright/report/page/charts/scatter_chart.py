@@ -33,7 +33,7 @@ def append_scatter_chart(
     line: str = "",
     shared: str = "",
 ) -> None:
-    """Append the scatter chart (`contents.scatter_chart_data.ScatterChart`) at a pointer.
+    """Append the scatter chart at a pointer; `limit`, `line`: words; `shared`: pointer to words.
 
     The script ``scatter.js`` replaces the picture with an interactive one of the same data, and
     adds a list of all points. The tables of the view have the points that matter.
@@ -89,7 +89,7 @@ def _places(across: Sequence[float], heights: Iterable[float]) -> list[str]:
 
 
 def _place(left: float, height: float) -> str:
-    """Path command that moves to a point, which is given as fractions of the drawing."""
+    """SVG command "M x y" of a point in fractions of the drawing from its left and lower edges."""
     return f"M{UNITS * left:.0f} {UNITS * (1.0 - height):.0f}"
 
 

@@ -13,7 +13,7 @@ from shardwright.report.page.markup.series_swatch import append_swatch
 def append_legend(
     parent: Element, document: Any, names: Sequence[str], *, marks_name: str = ""
 ) -> None:
-    """Append a legend: one entry for each series, and one for vertical lines.
+    """Append a legend: a series for each JSON pointer to a name, and one of marks if `marks_name`.
 
     Args:
         names: JSON pointers of the series' names, in the order of their colours.

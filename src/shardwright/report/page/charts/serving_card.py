@@ -9,7 +9,7 @@ from shardwright.report.page.markup.quantity_card import append_card, append_fig
 
 
 def append_serving_card(parent: Element, document: Any) -> None:
-    """Append the card of a simulated deployment: tokens a second, latencies, KV cache, energy."""
+    """Append a deployment's card: tokens a second, median latencies, fullest KV cache, energy."""
     serving = document["serving"]
     figures = append_card(
         parent,

@@ -13,7 +13,7 @@ _HEIGHT: Final = 36
 
 
 def append_share_bar(parent: Element, shares: Sequence[float], *, description: str) -> None:
-    """Append a bar of parts, whose widths are proportional to their shares.
+    """Append a bar of one part for each share, a fraction of the full width; negative shares are 0.
 
     The colour of part `k` is that of the style class ``series-k``; parts from the ninth on share
     one colour.

@@ -50,7 +50,7 @@ def append_stacked_bars(
     limit_name: str,
     description: str,
 ) -> None:
-    """Append bars over the axis (`contents.line_chart_data.ChartAxis`) at a pointer.
+    """Append stacked bars over the axis at a pointer; `items`: JSON pointers to the names of parts.
 
     Args:
         items: JSON pointers of the names of the items, whose colours are the series'.
@@ -79,7 +79,7 @@ def append_stacked_bars(
 def _append_bar(
     drawing: Element, axis: Any, bar: StackedBar, *, left: float, width: float, slot: float
 ) -> None:
-    """Append the rectangles of a bar's items, one on the other, and its limit."""
+    """Append a bar's stacked rectangles and its limit line as wide as `slot`; in drawing units."""
     level = 0.0
     for number, size in enumerate(bar.sizes):
         bottom, top = places_on_axis(axis, [level, level + size])

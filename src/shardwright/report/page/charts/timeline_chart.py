@@ -106,7 +106,7 @@ def _paths_of_columns(rows: Sequence[Sequence[_Covered]]) -> dict[str, str]:
 
 
 def _covered_columns(timeline: Any, row: Any) -> list[_Covered]:
-    """For each column of a row, the part of it that each style class fills."""
+    """For each column of a row's time axis, the fraction that each work or idle class fills."""
     scale = _COLUMNS * timeline["tick_s"] / timeline["end_s"]
     covered: list[_Covered] = [{} for _ in range(_COLUMNS)]
     for track in row["tracks"]:
@@ -123,7 +123,7 @@ def _covered_columns(timeline: Any, row: Any) -> list[_Covered]:
 
 
 def _halved(row: Sequence[_Covered]) -> list[_Covered]:
-    """A row with columns that are twice as wide."""
+    """Row with half as many columns: the fills of each pair of neighbours are added."""
     return [
         {name: one.get(name, 0.0) + other.get(name, 0.0) for name in (one | other)}
         for one, other in zip(row[::2], row[1::2], strict=True)
@@ -131,7 +131,7 @@ def _halved(row: Sequence[_Covered]) -> list[_Covered]:
 
 
 def _class_of_each_work(timeline: Any, *, idle: bool) -> Sequence[str]:
-    """Style class of each kind of work, or of each cause of idle time."""
+    """Style class of each work number of a track: a kind of work, or with `idle` an idle cause."""
     if not idle:
         return [WORK_CLASSES.get(work["letter"], "work-other") for work in timeline["works"]]
     causes = len(timeline["causes"])

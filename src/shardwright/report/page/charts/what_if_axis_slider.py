@@ -74,5 +74,5 @@ def append_position_slider(
 
 
 def _at(template: str, position: str) -> str:
-    """A template whose pointers begin at a position, with pointers from the document's root."""
+    """Template with `position`, a JSON pointer, put before each of its pointers."""
     return template.replace("{/", f"{{{position}/")

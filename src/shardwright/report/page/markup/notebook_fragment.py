@@ -10,7 +10,7 @@ from shardwright.report.page.markup.view import View, append_view_content
 
 
 def fragment_html(document: Any, view: View) -> str:
-    """HTML fragment of a view for a notebook, without the view's question.
+    """HTML fragment with styles for a notebook: chart, sentences and tables of a view, no question.
 
     The page's style of a view, nested in a class, takes its colours from the notebook's ink, so it
     suits light and dark themes. The fragment has no identifiers, since a notebook may show many.

@@ -59,7 +59,7 @@ def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -
 
 
 def _append_footer(body: Element, document: Any) -> None:
-    """Append the footer: the version, and the command that makes the page again."""
+    """Append the footer: version, command that makes the page, any command for what-if views."""
     footer = SubElement(body, "footer")
     append_sentence(
         SubElement(footer, "p"), document, "Made by shardwright {/version} with the command"

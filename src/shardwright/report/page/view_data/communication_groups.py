@@ -82,7 +82,7 @@ class EqualNodeRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicationGroups:
-    """Who sends to whom in a step.
+    """Communication groups of each device class, and their traffic in a step.
 
     Args:
         devices: devices of the cluster.

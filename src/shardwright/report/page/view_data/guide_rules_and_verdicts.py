@@ -12,7 +12,7 @@ GUIDE_VERSION: Final = 1
 
 
 class Outcome(StrEnum):
-    """What a search says about following a rule for the user's request.
+    """Result of the searches about following a rule for the user's request.
 
     Attributes:
         HOLDS: a plan that follows the rule is as fast as the best plan.
@@ -98,7 +98,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What following a rule costs for the user's request.
+    """Cost of following a rule for the user's request.
 
     Args:
         advice: what the rule advises for this request.
@@ -187,7 +187,7 @@ class Guide:
         hint: what would fit, where nothing fits.
         rules: in the order in which people ask.
         searches: number of searches, or of simulated deployments.
-        skipped: names of rules that the time limit left out.
+        skipped: names of rules that the time limit, or the end of all searches, left out.
     """
 
     kind: str

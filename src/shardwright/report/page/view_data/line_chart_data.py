@@ -66,7 +66,7 @@ class LineChart:
 def round_ticks(
     values: Sequence[float], *, form: str = "number", most: int = MOST_TICKS
 ) -> tuple[float, ...]:
-    """At most `most` equidistant round numbers that enclose `values`, for the ticks of an axis.
+    """At most `most` round numbers at equal steps that enclose `values`; binary steps for bytes.
 
     The distance is 1, 2, 2.5 or 5 times a power of ten; of bytes a power of two. If all values are
     equal, two ticks or more surround them.
@@ -90,7 +90,7 @@ def round_ticks(
 
 
 def _round_distances(least: float, *, binary: bool) -> Iterator[float]:
-    """Yield round numbers in ascending order, from at most `least` on."""
+    """Yield powers of two, or 1, 2, 2.5 and 5 times powers of ten, ascending from below `least`."""
     if binary:
         yield from (2.0**power for power in count(floor(log(least, 2.0))))
     for power in count(floor(log10(least))):

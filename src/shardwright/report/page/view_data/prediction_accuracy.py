@@ -92,7 +92,7 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionAccuracy:
-    """How far predictions of published runs were off, and what this prediction rests on.
+    """Errors of predictions of published runs, and the sources of this prediction.
 
     Args:
         interval_s: low and high end of the prediction interval.

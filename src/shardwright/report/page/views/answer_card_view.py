@@ -11,7 +11,7 @@ from shardwright.report.page.views.next_change_sentences import best_improvement
 
 
 def answer_view(document: Any) -> View:
-    """The view of the strategy, its predicted step and its proof."""
+    """View of the answer: card of step, rate, cost and memory; best improvement as next change."""
     time = document.get("time")
     return View(
         name="answer",
@@ -91,7 +91,7 @@ def _append_card(parent: Element, document: Any) -> None:
 
 
 def _problem_lines(answer: Any) -> tuple[str, ...]:
-    """Templates of the lines with the size of the model and the batch, and with the strategy."""
+    """Templates of the card's lines: model size, any batch and runtime; any strategy as second."""
     parameters = "{/answer/parameters:parameters} parameters"
     batch = (
         ""
@@ -105,7 +105,7 @@ def _problem_lines(answer: Any) -> tuple[str, ...]:
 
 
 def _proof_line(proof: Any) -> str:
-    """Template of the line that says of which strategies the answer is the best; empty without."""
+    """Template: best of n strategies or gap to the bound, and counts by outcome; else empty."""
     if proof is None:
         return ""
     claim = (

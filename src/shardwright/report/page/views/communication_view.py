@@ -24,7 +24,7 @@ _GROUPS: Final = (
 
 
 def communication_view(document: Any) -> View:
-    """The view of the groups that devices communicate with, and of the bytes that they send."""
+    """View of communication: group with most bytes on the slowest tier, map and table of groups."""
     groups = document["communication"]
     return View(
         name="communication",
@@ -37,7 +37,7 @@ def communication_view(document: Any) -> View:
 
 
 def _reading(slowest: Any) -> str:
-    """Template of the sentence that names the group with the most bytes on the slowest tier."""
+    """Template: bytes and waits of the group that sends most on the slowest tier; or none sends."""
     if slowest is None:
         return "No device sends anything to another one."
     exposed = (

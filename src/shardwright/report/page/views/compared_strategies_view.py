@@ -43,7 +43,7 @@ _LEAST_GAIN: Final = 1e-3
 
 
 def compared_strategies_view(document: Any) -> View:
-    """The view of the strategies side by side."""
+    """View of compared strategies: fastest and cheapest, bars of step parts, tables, prices."""
     return View(
         name="comparison",
         question="Which of these is best?",

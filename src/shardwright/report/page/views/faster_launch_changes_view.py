@@ -36,7 +36,7 @@ _SETTING_COLUMNS: Final = (
 
 
 def launch_advice_view(document: Any) -> View:
-    """The view of the launch and of what would make it faster."""
+    """View of a launch's advice: its step and the best plan's, best change, bars, tables."""
     advice = document["advice"]
     return View(
         name="advice",
@@ -50,7 +50,7 @@ def launch_advice_view(document: Any) -> View:
 
 
 def _reading(advice: Any) -> str:
-    """Template of the sentences on the launch's step and the best plan's."""
+    """Template: the launch's step, misfit, main limit or first broken rule; and the best plan."""
     best = (
         "No plan of the search fits in memory."
         if advice["best"] is None
@@ -91,7 +91,7 @@ def _next_change(advice: Any) -> str:
 
 
 def _append_chart(parent: Element, document: Any) -> None:
-    """Append bars of the launch's step, of the step after each change alone, and of the best."""
+    """Append bars of steps: launch, each change alone, each cause removed, and the best plan."""
     advice = document["advice"]
     rows = []
     now = advice["length"]
@@ -116,12 +116,12 @@ def _append_chart(parent: Element, document: Any) -> None:
 
 
 def _saved(change: Any, pointer: str) -> str:
-    """Template of what a change saves; empty where the launch cannot run."""
+    """Template of the percentage of a step that a change saves; empty if the launch cannot run."""
     return "" if change["gain"] is None else f" ({{{pointer}/gain:percent}} saved)"
 
 
 def _bar(label: str, length: float, now: float | None) -> BarRow:
-    """A bar of a step, with what it saves of the launch's step as a pale end."""
+    """Bar of a step, a fraction of the width, with a pale end up to the launch's length `now`."""
     saved = max((now or 0.0) - length, 0.0)
     return BarRow(
         label=label,
@@ -131,7 +131,7 @@ def _bar(label: str, length: float, now: float | None) -> BarRow:
 
 
 def _append_tables(parent: Element, document: Any) -> None:
-    """Append the tables of changes, limits, broken rules and doubtful settings."""
+    """Append the tables with rows of broken rules, changes, causes, limits, doubtful settings."""
     advice = document["advice"]
     for field, columns, caption in (
         ("broken", _RULE_COLUMNS, "Rules that the launch breaks"),

@@ -23,7 +23,7 @@ _CHANGE_COLUMNS = (
 
 
 def memory_view(document: Any) -> View:
-    """The view of memory by stage and item."""
+    """View of memory: fullest stage, change that makes room, bars of stages, curve, tables."""
     return View(
         name="memory",
         question="Does it fit, and what would make room?",
@@ -139,7 +139,7 @@ def _append_tables(parent: Element, document: Any) -> None:
 
 
 def _stage_columns(memory: Any) -> tuple[Column, ...]:
-    """Columns of the table of stages: name, size, capacity, then one for each item."""
+    """Columns of the stage table: name, kind, layers, devices, used, capacity, share, each item."""
     several_kinds = any(stage["kind"] for stage in memory["stages"])
     return (
         Column(field="name", heading="stage"),
@@ -157,7 +157,7 @@ def _stage_columns(memory: Any) -> tuple[Column, ...]:
 
 
 def _append_host(parent: Element, document: Any, number: int) -> None:
-    """Append the need of host memory of equal nodes, and the table of its items."""
+    """Append need, capacity and item table of host memory of the node group at index `number`."""
     host, pointer = document["memory"]["host"][number], f"/memory/host/{number}"
     paragraph = SubElement(parent, "p", {"class": "note"})
     kind = f" of {{{pointer}/kind}}" if host["kind"] else ""

@@ -42,7 +42,7 @@ _SOURCE_COLUMNS: Final = (
 
 
 def prediction_accuracy_view(document: Any) -> View:
-    """The view of how far predictions were off, and of what this one rests on."""
+    """View of accuracy: errors of similar published runs, interval, scatter chart, sources."""
     return View(
         name="accuracy",
         question="How true is this?",
@@ -72,7 +72,7 @@ def _reading(accuracy: Any) -> str:
 
 
 def _next_change(accuracy: Any) -> str:
-    """Template of the sentence that names the measurement that would narrow the interval most."""
+    """Template: measurement that would narrow the interval most, or to measure one's own runs."""
     if accuracy["narrowing"]["interval_s"] is None:
         return (
             "Measure your own runs. Only the {/accuracy/narrowing/part} widen this interval,"

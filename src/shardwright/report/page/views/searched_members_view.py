@@ -26,7 +26,7 @@ _SIMULATED_COLUMNS: Final = (
 
 
 def searched_members_view(document: Any) -> View:
-    """The view of the strategies of the searched space."""
+    """View of the searched space: strategies near the best, next on the front, scatter chart."""
     members = document["members"]
     return View(
         name="members",
@@ -39,7 +39,7 @@ def searched_members_view(document: Any) -> View:
 
 
 def _reading(members: Any) -> str:
-    """Template of the sentence that says how many strategies are nearly as fast as the best."""
+    """Template: number of strategies near the best, and the simulated one of least memory."""
     if not members["chart"]:
         return "The search accounted for {/members/strategies:count} strategies. {/members/note}"
     unlisted = (
@@ -64,7 +64,7 @@ def _reading(members: Any) -> str:
 
 
 def _next_change(members: Any) -> str:
-    """Template of the sentence that names the front's next strategy; empty without one."""
+    """Template of the front's next strategy: memory saved and time added; empty without one."""
     if members["neighbour"] is None:
         return ""
     neighbour = members["neighbour"]

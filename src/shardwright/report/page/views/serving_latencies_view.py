@@ -47,7 +47,7 @@ _MEMORY_PARTS: Final = (
 
 
 def serving_latencies_view(document: Any) -> View:
-    """The view of what users of a deployment see."""
+    """View of a deployment's latencies, throughput and memory; another load as next change."""
     serving = document["serving"]
     return View(
         name="serving",

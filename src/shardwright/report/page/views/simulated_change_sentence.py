@@ -6,7 +6,7 @@ from typing import Any
 
 
 def change_sentence(pointer: str, change: Any) -> str:
-    """Template of the sentence that names the best simulated change and its worth.
+    """Template of the best simulated change and its gain, or that none is faster; else empty.
 
     Empty where no change was simulated.
     """

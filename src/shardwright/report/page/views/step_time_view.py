@@ -25,7 +25,7 @@ _NOTE = Column(field="note", heading="not removed, because")
 
 
 def step_time_view(document: Any) -> View:
-    """The view of the step's parts."""
+    """View of the step's parts: largest, dearest, and second best plan or faster option."""
     return View(
         name="time",
         question="What limits the step?",

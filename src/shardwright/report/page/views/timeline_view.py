@@ -39,7 +39,7 @@ _ROWS: Final = (
 
 
 def timeline_view(document: Any) -> View:
-    """The view of idle time and its causes."""
+    """View of idle time: its share and causes, best simulated change, timeline, tables."""
     timeline = document["timeline"]
     return View(
         name="timeline",
@@ -84,7 +84,7 @@ def _append_chart(parent: Element, document: Any) -> None:
 
 
 def _append_tables(parent: Element, document: Any) -> None:
-    """Append idle time by cause, by stage with unequal work, and by device."""
+    """Append tables of idle time: by cause, by stage with unequal work, by device of each class."""
     append_table(parent, document, "/timeline/causes", _CAUSES, caption="Idle time by cause")
     if document["timeline"]["imbalances"]:
         append_table(

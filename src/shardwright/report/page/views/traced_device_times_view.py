@@ -59,5 +59,5 @@ def _append_card(parent: Element, document: Any) -> None:
 
 
 def _append_table(parent: Element, document: Any) -> None:
-    """Append the table of the traced devices."""
+    """Append the table of each traced device's seconds."""
     append_table(parent, document, "/trace/rows", _COLUMNS, caption="Seconds of each device")

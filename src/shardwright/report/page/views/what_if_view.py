@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 
 
 def what_if_view(document: Any) -> View:
-    """The view of the best plans at changed values of the request (what-if)."""
+    """View of what-if: best plan at each changed value of a request's axes, with sliders."""
     content = document["what_if"]
     return View(
         name="what_if",
@@ -69,7 +69,7 @@ def what_if_view(document: Any) -> View:
 
 
 def _reading(content: Any) -> str:
-    """Template of the sentence that says which axis changes the throughput most."""
+    """Template: axis that changes a device's throughput most, its extremes, number of searches."""
     searched = "Each of {/what_if/searches:count} positions is a searched plan."
     if not content["complete"]:
         searched += " The searches were stopped; the remaining positions are missing."
@@ -116,7 +116,7 @@ def _next_change(content: Any) -> str:
 
 
 def _amount(axis: Any, pointer: str, position: int) -> str:
-    """Template of the amount at a position, with its unit."""
+    """Template of the amount with unit at a position's index; `pointer`: JSON pointer to `axis`."""
     unit = f" {axis['unit']}" if axis["unit"] else ""
     return f"{{{pointer}/positions/{position}/amount:{axis['form']}}}{unit}"
 

@@ -111,7 +111,7 @@ def bound_space(
     meshes: MeshRows | None = None,
     until: float = math.inf,
 ) -> Bounded:
-    """Enumerate the members of `space` on all devices, or on given `meshes`, and bound them.
+    """Enumerate and bound the members of `space` or of `meshes`; refine bounds below `until` s.
 
     Args:
         capacity: bytes of a device that a plan may fill.
@@ -132,7 +132,7 @@ def bound_space(
 def smallest(
     problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: float = math.inf
 ) -> tuple[Grid, StageMemory] | None:
-    """Member with the least exact peak memory, and its fullest stage; None without a member.
+    """Member of least exact peak bytes (at most `most`), and its fullest stage; None without one.
 
     Computes exact peaks in the order of the memory bounds until no other member can be smaller, a
     member needs at most `enough` bytes, or MOST_EXACT were computed. With `most`, only members of

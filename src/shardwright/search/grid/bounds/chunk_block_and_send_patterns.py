@@ -78,7 +78,7 @@ def _grid_pattern(
     stride: int,
     units: tuple[int, ...],
 ) -> Pattern:
-    """Pattern of one pipeline whose process groups lie alike; independent of other options."""
+    """Pattern of a pipeline of groups that lie alike; sends at tier `border`, or by `stride`."""
     first_device = np.arange(layout.pp) * stride
     tier_to_next = (
         tier_crossed(first_device, np.roll(first_device, -1), units)
@@ -114,7 +114,7 @@ def line_pattern(
     behind: IntArray,
     tiers: int,
 ) -> Pattern:
-    """Pattern of one (pp, vpp) pipeline along a chain of devices, one of each rank.
+    """Pattern of a pipeline along a device chain: `ways` group placement, `behind` send tier.
 
     Args:
         ways: (pp,) number of the placement of each rank's groups, from 0 on.

@@ -188,7 +188,7 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[DegreeRows, IntArra
 
 
 def rows_of_meshes(problem: Problem, meshes: MeshRows) -> DegreeRows:
-    """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with copies.
+    """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with it uncut.
 
     Ranks with copies of the stream hold other parts of the experts.
     """

@@ -267,7 +267,7 @@ def _mean_bounds(
 
 
 def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
-    """True where several chunks a rank are legal with these ranks and microbatches."""
+    """True where pp > 1 divides the microbatches and a schedule of several chunks is allowed."""
     legal: BoolArray = (
         (pp > 1) & (count % pp == 0) & any(SCHEDULES[str(name)] for name in space.of("schedule"))
     )

@@ -188,7 +188,7 @@ def _least_memory_part(space: Space) -> Space:
 
 
 def _outers(space: Space, facts: GridFacts, meshes: MeshRows) -> ChoiceRows:
-    """Cross meshes with switches, microbatches, chunks and schedules, without the folding rule."""
+    """Cross meshes with switches, microbatches, chunks and schedules; expert meshes unchecked."""
     columns = {"mesh": np.arange(len(meshes))} | {
         name: meshes.columns[name] for name in (*MESH, "copies")
     }

@@ -137,7 +137,7 @@ def _action_seconds(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArra
 def _by_action_kind(
     forward_and_backward: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds by kind of action (F, I, W, B): total, expert all-to-all, GEMM and attention.
+    """Split seconds of F and B into F, I, W, B: total, expert all-to-all, GEMM and attention.
 
     I and W are the two parts of B.
 
@@ -204,7 +204,7 @@ def _longest_row_seconds(
 def row_bounds(
     problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float
 ) -> FloatArray:
-    """(members,) lower bound of step seconds under a schedule, along rows where `least` < `until`.
+    """(members,) `least` step seconds, raised along a schedule's rows where below `until`.
 
     Elsewhere the bound is `least`.
     """

@@ -56,7 +56,7 @@ class Peaks:
     def _count(
         self, place: int, states_key: tuple[int, int, int], rest_key: tuple[int, int]
     ) -> None:
-        """Compute and cache the states and the other bytes of a member."""
+        """Compute and cache a member's state bytes and other allocated bytes, each by rank."""
         problem, priced, grid = (
             self._problem,
             self._prepared.priced(place),

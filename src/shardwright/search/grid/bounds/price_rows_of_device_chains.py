@@ -158,7 +158,7 @@ class _OuterPlacements:
         self._row = first[line] + way
 
     def below(self, kind: str, part: IntArray) -> IntArray:
-        """(pairs, tiers - 1) devices below each tier of the groups of one kind; 0 if absent.
+        """(pairs, tiers - 1) most members of group (`kind`, `part`) in a unit of a tier; 0 if none.
 
         Kinds are those of `lines.Group`.
         """
@@ -270,7 +270,7 @@ def _sum_spans(
     """Spans of the expert-gradient groups where `is_expert` is True, else of the dense groups."""
 
     def lying(part: IntArray) -> IntArray:
-        """Devices below each tier of the groups of one part."""
+        """Most members in a unit of each tier of gradient groups of shard size `part` (0 = all)."""
         return np.where(
             is_expert[:, None], pairs.below("experts", part), pairs.below("dense", part)
         )

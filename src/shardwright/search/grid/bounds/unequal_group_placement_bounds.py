@@ -70,7 +70,7 @@ class _LineOuters:
     turn: IntArray
 
     def take(self, is_kept: BoolArray) -> _LineOuters:
-        """The marked pairs."""
+        """Pairs where `is_kept` is True."""
         return _LineOuters(
             outer=self.outer[is_kept],
             line=self.line[is_kept],

@@ -62,7 +62,7 @@ _LARGEST_TABLE: Final = 2**17
 
 
 def _row_codes(columns: Columns) -> tuple[IntArray, int]:
-    """One integer for each row, in the lexicographic order of the rows, and their upper bound."""
+    """One integer for each row, in rows' lexicographic order, and their exclusive upper bound."""
     codes, count = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for column in columns.values():
         radix = int(column.max(initial=0)) + 1

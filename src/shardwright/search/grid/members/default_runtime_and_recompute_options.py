@@ -32,7 +32,7 @@ NOTHING: Final[tuple[Options, ...]] = ((),)
 
 
 def module_ladder(problem: Problem) -> tuple[Options, ...]:
-    """Sets of recomputed modules, from the runtime's own, each with one more option of LADDER.
+    """Cumulative recompute option sets: (), then one more effective option of LADDER "on" in each.
 
     Only options that change something for the model are added. For a model without experts or
     latent attention under Megatron-Core: nothing, norms, norms and feed-forwards.
@@ -53,7 +53,7 @@ def module_ladder(problem: Problem) -> tuple[Options, ...]:
 
 
 def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Runtime options that a search varies by default; the runtime's own value is first.
+    """Runtime options that a search varies if the user set none of them; the own value is first.
 
     Options that the user set after the runtime's name, as in ``megatron-core dispatcher=flex``, and
     expert options of a model without experts are left out.
@@ -95,7 +95,7 @@ def without_modules(
     *,
     runtime_values: Mapping[str, str],
 ) -> tuple[Options, ...]:
-    """The module sets in which option `name` has none of the given values."""
+    """The module sets in which option `name` (else the runtime's value) is none of `values`."""
     return tuple(
         module_set
         for module_set in sets
@@ -106,7 +106,7 @@ def without_modules(
 def pinned_modules(
     sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, runtime_values: Mapping[str, str]
 ) -> tuple[Options, ...]:
-    """The module sets that have the pinned values of LADDER options, the fewest modules first.
+    """The module sets with the pinned values, built where none has them; fewest modules first.
 
     For each combination of pinned values: the sets that have it. If none has it: the sets that have
     all its modules that any set has, with the pinned options at its values.
@@ -143,7 +143,7 @@ def pinned_modules(
 
 
 def _recomputed_by_block(problem: Problem) -> tuple[frozenset[str], ...]:
-    """Recomputed operators of each block."""
+    """Names of the operators of each block that the problem's runtime options recompute."""
     return tuple(
         recomputed_operators(block.operators, problem.runtime).again
         for block in problem.model.blocks

@@ -86,7 +86,7 @@ def full_meshes(space: Space, facts: GridFacts) -> MeshRows:
 
 
 def idle_meshes(space: Space, facts: GridFacts) -> MeshRows:
-    """The legal meshes that leave devices idle but use at least `space.fewest` devices.
+    """Legal meshes with idle devices: whole nodes or part of one, >= `space.fewest`, dp | batch.
 
     They use whole nodes, or a part of one node, with every dp that divides the batch.
     """

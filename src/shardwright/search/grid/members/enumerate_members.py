@@ -91,7 +91,7 @@ class Members:
         return int(self.start[-1])
 
     def outer_of_member(self) -> IntArray:
-        """(members,) place of each member's outer."""
+        """(members,) index in `outers` of each member's choices of all axes but memory."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def least_of(self, values: FloatArray) -> FloatArray:
@@ -190,20 +190,20 @@ def _expert_mesh_folds(space: Space, columns: Columns) -> BoolArray:
 
 
 @lru_cache(maxsize=2**12)
-def _member_options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
+def _member_options(fixed: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
     """Ordered runtime options of a part (one value each) and of a set of recomputed modules."""
-    return in_vocabulary_order((*((name, value) for name, (value,) in of), *modules))
+    return in_vocabulary_order((*((name, value) for name, (value,) in fixed), *modules))
 
 
 @lru_cache(maxsize=2**12)
 def _largest_chunk_layers(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
-    """Number of layers of the largest chunk under the given pipeline split."""
+    """Layers of the largest chunk; `first`, `last` = layers of the end stages (0 = as usual)."""
     return largest_chunk(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
 @lru_cache(maxsize=2**12)
 def _unlike_stages(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
-    """Difference of the stages' layer counts: 0 equal, 1 only at the ends, 2 otherwise; cached."""
+    """Code of the stages' layer counts: 0 equal, 1 only the ends differ, 2 otherwise; cached."""
     return unlike_stages(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 

@@ -93,7 +93,7 @@ class Space:
         return tuple(tuple(str(order).split("-")) for order in self.of("order"))
 
     def option_parts(self) -> tuple[Space, ...]:
-        """Split the space into its parts with one value of each runtime option."""
+        """Split the space into parts, one for each combination of the runtime options' values."""
         names = [name for name, _ in self.options]
         crossed = itertools.product(*(values for _, values in self.options))
         return tuple(
@@ -111,7 +111,7 @@ class Space:
 
     @property
     def beside_recompute(self) -> tuple[bool, ...]:
-        """(module sets,) True if the set may be combined with recompute=selective and full.
+        """(module sets,) True if the set may go with recompute=selective and full, not only none.
 
         Megatron's recompute granularity is full or selective.
         """
@@ -160,12 +160,12 @@ class Space:
         )
 
     def digest(self, problem: str) -> str:
-        """SHA-256 of the text of the space and of the problem."""
+        """SHA-256, in hexadecimal, of the space's text and of the problem's text `problem`."""
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
 def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
-    """The parts of `space` with one value of each option that the runtime supports together.
+    """The parts, one for each combination of option values that the runtime supports, else error.
 
     Raises:
         RuntimeModelError: the runtime supports none of the parts; the error of the first part.
@@ -185,7 +185,7 @@ def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
 
 
 def row_of(space: Space, grid: Grid) -> Space:
-    """The part of `space` that has the runtime options of its member `grid`."""
+    """The part of `space` with the options of `grid`, and the first value of any it omits."""
     chosen = dict(grid.options)
     return replace(
         space,
@@ -194,7 +194,7 @@ def row_of(space: Space, grid: Grid) -> Space:
 
 
 def _values_text(values: tuple[Value, ...]) -> str:
-    """Text of axis values: a list, or `first to last` for consecutive integers."""
+    """Text of axis values: a list, or `first to last` for more than four consecutive integers."""
     counts_up = len(values) > 4 and all(
         isinstance(v, int) and v - i == values[0] for i, v in enumerate(values)
     )

@@ -33,7 +33,7 @@ def requested(
     pins: Mapping[str, tuple[str, ...]],
     excludes: Mapping[str, tuple[str, ...]],
 ) -> Space:
-    """`space` with the options that a search tries by default, then pinned and excluded.
+    """Add to `space` the default searched options but those in `said`, then pin and exclude.
 
     Args:
         said: options that the user wrote after the runtime's name. Each keeps its value, also if it
@@ -54,7 +54,7 @@ def requested(
 def restricted(
     space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: Mapping[str, tuple[str, ...]]
 ) -> Space:
-    """Restrict `space` to the members with the pinned values and without the excluded ones.
+    """Replace pinned values of `space`, also by values new to it, then remove the excluded ones.
 
     An exclusion never adds a member. A pinned value that the space does not have is added to its
     axis first; the rules and the runtime decide later if it is legal.
@@ -164,7 +164,7 @@ def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
 
 
 def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
-    """Remove the members that have a runtime option at one of the values `words`."""
+    """Remove the members with a runtime option at one of `words`; UsageError if none is left."""
     present = space.option_values(name)
     remaining = tuple(value for value in present if value not in words)
     if remaining == present:

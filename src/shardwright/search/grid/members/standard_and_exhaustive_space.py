@@ -23,7 +23,7 @@ def _divisors(number: int, limit: int) -> tuple[int, ...]:
 
 
 def _eighths(top: int) -> tuple[int, ...]:
-    """Layer counts to recompute: one to seven eighths of `top`, at least one layer each."""
+    """Ascending layer counts to recompute: 1/8 to 7/8 of `top`, at least 1; () for one layer."""
     return (
         tuple(sorted({max(top * part // 8, 1) for part in (1, 2, 3, 4, 5, 6, 7)}))
         if top > 1

@@ -52,7 +52,7 @@ def memory_choices(
     mesh: Mapping[str, IntArray],
     outer: Mapping[str, IntArray],
 ) -> tuple[MemoryColumns, IntArray, int]:
-    """Memory choices of every outer, place of each outer's first member (and the end), legal count.
+    """Memory choices of each outer, (outers + 1,) start of each one's members, raw legal count.
 
     Args:
         mesh, outer: columns of the meshes, and of the choices without memory.
@@ -204,7 +204,7 @@ def _zero_sets(
 def _redo_sets(
     space: Space, facts: GridFacts, largest: IntArray
 ) -> tuple[list[tuple[int, int, int]], _Sets, IntArray]:
-    """Recompute options; places of legal ones by largest chunk size; each row's number of these.
+    """Recompute options; places of legal ones by size of largest chunk; each row's size index.
 
     An option is (mode, place of a layer count, module set).
     """
@@ -249,7 +249,7 @@ def _zero_options(
     inner_axis: int,
     experts_sharded: int,
 ) -> tuple[list[int], int]:
-    """Places of the legal, distinct ZeRO options of a kind of mesh, and the number of legal ones.
+    """Places, offset by `_price_list`, of distinct legal ZeRO options of a mesh kind; legal count.
 
     Places are offset by `_price_list`.
 
@@ -268,7 +268,7 @@ def _zero_options(
     lone_meaning = dict(facts.lone_stages)
 
     def meaning(stage: int, shard: int) -> tuple[int, int] | None:
-        """Effective (stage, group size) of a ZeRO choice; None if the group is illegal."""
+        """Effective (stage, group size; 0 = all holders) of a ZeRO choice; None if illegal."""
         if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
             return None
         group = 0 if shard in (0, holders) else shard

@@ -239,7 +239,7 @@ def _make_floor(
 
 
 def _closed_floor(dual: Dual) -> Floor:
-    """Floor of a subspace of which no plan ends by the limit."""
+    """Floor with rate None for the dual prices' subspace, of which no plan ends by the limit."""
     return _make_floor(dual.frame, dual.limit_s, prices_of(dual), 0.0, None)
 
 

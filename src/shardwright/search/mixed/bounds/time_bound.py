@@ -137,10 +137,6 @@ class BranchAndBound:
         From the limit down by doubled steps of the grid, then by bisection. Only subspaces that are
         open at a later limit are tested at an earlier one. Where the clock stops the bisection, the
         largest proven limit is returned; 0 where there is none.
-
-        From the limit down by doubled steps, then by bisection. Only subspaces that are open at a
-        later limit are tested at an earlier one. Where the clock stops the bisection, the largest
-        limit that was shown to close all is returned; 0 where none was.
         """
         left = self._still_open(self.open, limit_s)
         self.open.clear()

@@ -72,7 +72,7 @@ class PricedPipelines:
 
     @staticmethod
     def of(stage_costs: MixedStageCosts, *, effort: Effort = USUAL) -> PricedPipelines:
-        """Enumerate all shapes that the stage costs allow."""
+        """Create the pricing of all pipeline shapes that the stage costs allow."""
         shapes = shapes_of(stage_costs.table)
         use_of, first = group_by_device_use(shapes)
         devices = np.array([pool.devices for pool in stage_costs.table.pools], dtype=np.float64)
@@ -139,7 +139,7 @@ class PricedPipelines:
     def refine(
         self, values: ShapeMicrobatches, shape_indices: IntArray, *, above: IntArray | None = None
     ) -> None:
-        """Make the microbatches of some shapes exact, in place.
+        """Make microbatches of some shapes exact, in place, unless they are at most `above`.
 
         Args:
             shape_indices: the shapes.
@@ -172,7 +172,7 @@ class PricedPipelines:
         start: ShapeMicrobatches | None = None,
         thorough: bool = False,
     ) -> tuple[Dual, ShapeMicrobatches]:
-        """Dual prices of a subspace at a limit, and its shape values, by column generation.
+        """Dual prices of a subspace at a limit, its shape values; lowest bound if `thorough`.
 
         The prices bound the samples of all plans as low as possible. Unless `thorough`, the first
         prices that close the subspace are returned, or the first under which plans may complete the
@@ -323,7 +323,7 @@ class PricedPipelines:
         )
 
     def valid_dual(self, dual: Dual, worth: FloatArray) -> Dual:
-        """Raise the replica price until no shape is underpriced; return the dual prices."""
+        """The dual, its replica price raised until no shape's samples `worth` exceed its price."""
         return self._raised(
             dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0))
         )

@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 @inner
 def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: float) -> bool:
-    """True where a stage with n layers of row r completes its microbatches by the limit."""
+    """True where a stage (role: 1 first, 2 last) with n layers of row r fits and meets `limit`."""
     i, p, m, hd, tl = at.i, at.p, at.m, at.hd, at.tl
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
@@ -89,7 +89,7 @@ def _cut(
     limit: float,
     sizes: IntArray,
 ) -> bool:
-    """True where m microbatches end by the limit with n1 layers in the first run of stages.
+    """True where m microbatches end by the limit, n1 layers in the first run; fills `sizes`.
 
     Args:
         sizes: receives the layers of each stage.
@@ -192,7 +192,7 @@ def _run_holds(
 def _possible(
     terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
 ) -> int:
-    """Layers of the first run in a cut by which m microbatches end by the limit; 0 = none."""
+    """Most layers of the first run in a cut that ends by the limit, 0 = none; fills `sizes`."""
     layers = terms.layers
     if p2 == 0:
         if p1 > layers or (p1 > 1 and _run_holds(terms, one, 0, p1, p1, m, limit) < layers):
@@ -222,7 +222,7 @@ def _possible(
 def _work_allows(
     each: float, other_each: float, p1: int, p2: int, m: int, layers: int, limit: float
 ) -> bool:
-    """Necessary condition: the work of m microbatches over all layers fits into `limit` seconds.
+    """True if the work of m microbatches, with pipeline bubbles, fits into `limit` seconds.
 
     Pipeline bubbles are counted (see `most_by_work`).
     """
@@ -275,7 +275,7 @@ def _most_above(
     least: IntArray,
     limit: float,
 ) -> IntArray:
-    """(which,) most microbatches of some shapes by the limit, at most `upper`.
+    """(which,) most microbatches of shapes by the limit, from `least` up to `upper`.
 
     `least` where a shape completes no more than that.
     """
@@ -315,7 +315,7 @@ def most_above(
     lower: IntArray,
     limit: float,
 ) -> IntArray:
-    """(which,) most microbatches that a replica of each shape completes by `limit` seconds.
+    """(which,) most microbatches of a replica by `limit` seconds, from `lower` up to `upper`.
 
     `lower` where a shape completes no more than that.
     """

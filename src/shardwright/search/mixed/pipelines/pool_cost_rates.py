@@ -66,7 +66,7 @@ class PricePerSecond:
 def price_per_second_of(
     cluster: Cluster, pools: tuple[DevicePool, ...], objective: str
 ) -> PricePerSecond:
-    """Cost rates of every pool for an objective: joules for energy, else dollars.
+    """Cost rates of every pool: watts for energy, else dollars a second; UsageError if unknown.
 
     Raises:
         UsageError: a pool has no price, or no power limit is known of it.

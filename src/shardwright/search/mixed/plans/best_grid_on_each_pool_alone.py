@@ -57,7 +57,7 @@ class PoolResult:
     stopped_at: int = 0
 
     def for_certificate(self, worth_s: float | None) -> PoolAlone:
-        """The entry of the pool in a certificate."""
+        """The entry of the pool in a certificate; `worth_s` = seconds one device more saves."""
         return PoolAlone(
             name=self.pool.name,
             devices=self.pool.devices,
@@ -83,7 +83,7 @@ class PoolGridSearch:
         stop: see `search.search_time_limit.limit_of`, or `GIVEN_UP`.
         memory: bytes for the members of the space.
         devices: number of the pool's first devices to use; 0 = all devices.
-        fewest: fewest devices that a grid uses; None = as the standard space.
+        fewest: fewest devices that a grid uses; None = 1.
     """
 
     pool: DevicePool

@@ -20,7 +20,7 @@ def build_certificate(
     shown_s: float,
     stopped_at: int,
 ) -> Certificate:
-    """Build the certificate: counts of examined plans, and a lower bound on the space's step time.
+    """Build the certificate; its lower bound is the larger of `shown_s` and the universal bound.
 
     The bound is at least the one that holds for every plan.
 

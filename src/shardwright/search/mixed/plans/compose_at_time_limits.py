@@ -233,7 +233,7 @@ def in_task_order(tasks: SearchTasks, queues: Sequence[CompositionQueue]) -> lis
 def compose_by_limits(
     state: SearchState, tasks: SearchTasks, queues: Sequence[CompositionQueue], *, max_limits: int
 ) -> None:
-    """Compose plans at up to `max_limits` limits of each queue, the smallest limits first.
+    """Compose plans at up to `max_limits` limits of each queue, the least first, and queue them.
 
     The plans are queued for simulation.
     """
@@ -376,7 +376,7 @@ def split_by_replicas(subspace: Subspace) -> list[Subspace]:
 
 
 def composable_subspaces(pipelines: PricedPipelines) -> tuple[Subspace, ...]:
-    """The root subspaces from which plans are composed.
+    """The root subspaces to compose from: several lanes; only the first for some of the pools.
 
     For pipelines on some of the pools, only the first one: plans in which no lane shards, unless
     all do. Plans of one lane come from `single_shape_plans`.

@@ -90,7 +90,7 @@ def _pair_compositions(
     grain: int,
     max_compositions: int,
 ) -> list[Composition]:
-    """Best compositions of every pair of shapes, and of each shape alone.
+    """Compositions of one or two shapes that complete the batch, those of most samples first.
 
     A pair has as many replicas of one shape as fit beside any number of the other.
     """

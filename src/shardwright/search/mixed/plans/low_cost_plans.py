@@ -125,7 +125,7 @@ def compose_low_cost(
     values_cache: dict[Options, ValuesCache],
     timed: bool = False,
 ) -> None:
-    """Compose and simulate plans with a low cost rate that end by about a limit.
+    """Compose and simulate plans of low cost rate by about a limit; `timed` = also faster plans.
 
     Args:
         values_cache: shape values of subspaces, kept from limit to limit.
@@ -209,7 +209,7 @@ def _cheapest_composition(
     lanes: int,
     grain: int,
 ) -> Composition | None:
-    """Cheapest replicas of at most `lanes` shapes that complete the batch; None = no solution.
+    """Cheapest replicas of at most `lanes` shapes that complete the batch in the budget; or None.
 
     None = the integer program finds no solution.
 
@@ -275,7 +275,7 @@ def _cheapest_composition(
 
 
 def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines]) -> None:
-    """Simulate the cheapest waiting plans that no known plan beats in both, and drop the others."""
+    """Simulate cheapest waiting plans that no known plan beats in time and value; drop others."""
     state = record.state
     some: list[tuple[float, float, int, MixedCandidate]] = []
     for one in state.waiting:

@@ -50,7 +50,7 @@ class MixedLane:
     microbatches: int
 
     def stage_rows(self) -> tuple[int, ...]:
-        """The stage-table row of each stage."""
+        """Stage-table row of each single stage of the lane, in pipeline order."""
         return tuple(
             row for row, count in zip(self.rows, self.stages, strict=True) for _ in range(count)
         )
@@ -77,16 +77,16 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
     """
 
     def run(row: int, stages: int) -> str:
-        """Describe one run of stages."""
+        """Text of one run of equal stages, such as ``2 stages h100-sxm tp2``."""
         return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
 
     def runs(lane: MixedLane) -> str:
-        """Describe all runs of stages of a lane."""
+        """Texts of a lane's runs of stages, joined by plus signs."""
         pairs = zip(lane.rows, lane.stages, strict=True)
         return " + ".join(run(row, stages) for row, stages in pairs)
 
     def sizes(lane: MixedLane) -> str:
-        """Text of the microbatch sizes of a member in each run, such as ``2/1``; one if equal."""
+        """Distinct microbatch sizes of a data-parallel member in the runs, such as ``2/1``."""
         return "/".join(
             dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
         )
@@ -111,7 +111,7 @@ def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
 
 
 def subspace_of(table: StageTable, plan: MixedPlan) -> Subspace:
-    """The smallest subspace that a plan is in."""
+    """Subspace with exactly a plan's replicas, nodes (fractions count) and smallest tp."""
     tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
     nodes = sum(
         used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True)
@@ -130,12 +130,12 @@ def subspace_of(table: StageTable, plan: MixedPlan) -> Subspace:
 
 
 def zero_of(table: StageTable, lane: MixedLane) -> int:
-    """ZeRO stage of a lane."""
+    """ZeRO stage (1 to 3) of a lane, that of its first run's row."""
     return int(table.zero[lane.rows[0]])
 
 
 def state_sharers_of(table: StageTable, plan: MixedPlan) -> StateSharers:
-    """Numbers of replicas and members that share optimizer states in a plan.
+    """Numbers of replicas and, at the fewest, members that share a plan's optimizer states.
 
     Of each lane's runs the one with the fewest members counts, so that the plan fits wherever each
     layer is. The same holds for two lanes of one row that shard each for itself.
@@ -165,7 +165,7 @@ def state_sharers_of(table: StageTable, plan: MixedPlan) -> StateSharers:
 
 
 def general_plan(stage_costs: MixedStageCosts, plan: MixedPlan, *, options: Options = ()) -> Plan:
-    """Write a mixed plan in the general form.
+    """Convert a mixed plan to a `Plan` with devices, 1F1B orders, recomputation and shards.
 
     Of each pool the stages with more devices come first, so that no process group crosses a node.
     """
@@ -226,12 +226,12 @@ def _shards(table: StageTable, plan: MixedPlan) -> tuple[Shards, ...]:
 
 
 def lane_name(number: int) -> str:
-    """Name of a lane by number: a, b, c, .."""
+    """Name of a lane by its index: a to z, then lane26, lane27 and so on."""
     return "abcdefghijklmnopqrstuvwxyz"[number] if number < 26 else f"lane{number}"
 
 
 def _stage_first_devices(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
-    """First device of each stage of each lane, by (lane, stage)."""
+    """Cluster-wide number of the first device of each stage, by (lane index, stage index)."""
     free = [pool.first for pool in table.pools]
     places = [
         (number, place, row)

@@ -19,7 +19,7 @@ from shardwright.search.mixed_cluster_certificate import RunnerUp
 def runners_up(
     state: SearchState, stage_costs_of: Mapping[Options, MixedStageCosts], *, top: int
 ) -> tuple[RunnerUp, ...]:
-    """Up to `top` next best plans, each of another composition, the fastest first.
+    """Up to `top` simulated plans of other compositions than the best and each other, by seconds.
 
     A composition is a plan's pipelines and replica counts, without layer cuts and microbatches.
     """
@@ -46,7 +46,7 @@ def runners_up(
 def simulate_slower_candidates(
     state: SearchState, pipeline_sets: Mapping[Options, PricedPipelines], *, top: int
 ) -> None:
-    """Simulate candidates that cannot be the best, until `top` next best compositions are known.
+    """Simulate candidates that cannot be best, 2 x `top` at most, for `top` further compositions.
 
     The candidates with the smallest lower bound come first.
     """
@@ -64,5 +64,5 @@ def simulate_slower_candidates(
 
 
 def composition(plan: MixedPlan) -> frozenset[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """The pipelines of a plan and their replica counts, without layer cuts and microbatches."""
+    """Set of (table row of each run, stages of each run, replicas) of the plan's lanes."""
     return frozenset((lane.rows, lane.stages, lane.replicas) for lane in plan.lanes)

@@ -51,7 +51,7 @@ class MixedCandidate:
 
     @property
     def lane_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Distinct stage-table rows of the lanes, on which the gradient reductions depend."""
+        """Distinct tuples of a lane's stage-table rows; the gradient reductions depend on them."""
         return tuple(sorted({lane.rows for lane in self.plan.lanes}))
 
 
@@ -187,14 +187,14 @@ class SearchState:
     def cut_and_queue(
         self, pipelines: PricedPipelines, lanes: Lanes, limit_s: float, options: Options
     ) -> None:
-        """Cut some lanes for the earliest end and queue the plan, unless examined before."""
+        """Cut the layers of lanes for the earliest end and queue the plan, unless seen before."""
         if lanes and (options, tuple(sorted(lanes))) not in self.seen:
             self.queue_candidate(lanes, make_candidate(pipelines, lanes, limit_s, options), options)
 
     def queue_candidate(
         self, lanes: Lanes, candidate: MixedCandidate | None, options: Options
     ) -> None:
-        """Queue a cut plan for simulation, unless its lanes were examined.
+        """Queue a candidate, or count None as infeasible, unless its lanes were examined.
 
         Args:
             candidate: None = no cut of the lanes fits.
@@ -275,7 +275,7 @@ def simulate_best(
     max_simulations: int,
     sharded: bool = False,
 ) -> None:
-    """Simulate the most promising candidates: the best of each kind of lanes in turn.
+    """Simulate the best waiting candidate of each distinct `lane_rows` in turn, round after round.
 
     At most `max_simulations`, and only candidates whose lower bound is below the best step time.
 
@@ -301,7 +301,7 @@ def simulate_best(
         def ask(
             turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun
         ) -> SimulationTask | None:
-            """The simulation task of the next candidate; None = no candidate may be the best."""
+            """Simulation task of the next candidate; None = none can be best, or time is over."""
             candidate = next(
                 (candidate for candidate in turn if candidate.seconds < state.best_s), None
             )
@@ -335,7 +335,7 @@ def simulate_best(
 
 
 def _best_of_each_kind(state: SearchState, *, sharded: bool) -> Iterator[MixedCandidate]:
-    """The best waiting candidate of each kind of lanes, the most promising kind first.
+    """Waiting candidates of least `likely_s`, one of each `lane_rows`, the fastest rows first.
 
     Kinds with simulated plans are ranked by their fastest plan, other kinds by the lower bound.
     """

@@ -48,7 +48,7 @@ class EqualReplicas:
 def compose_one_shape(
     state: SearchState, tasks: SearchTasks, pipelines: PricedPipelines, options: Options
 ) -> None:
-    """Queue plans of one shape for simulation, for each replica count that divides the batch."""
+    """Queue plans of one pipeline shape each, for every replica count that divides the batch."""
     if state.ends():
         return
     limit = (

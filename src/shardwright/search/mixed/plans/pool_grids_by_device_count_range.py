@@ -138,7 +138,7 @@ class PoolGrids:
     def split_weak_ranges(
         self, target: Callable[[float], float], clock: Limit, say: Callable[[str], None]
     ) -> None:
-        """Split ranges whose bound is below the target, until none is or a limit is reached.
+        """Split ranges, the weakest first, until no value bound is below `target` or a limit ends.
 
         Args:
             target: value to prove for plans that end by a time in seconds.
@@ -190,7 +190,7 @@ class PoolGrids:
 
 
 def _split_range(device_range: DeviceRange) -> list[tuple[int, int]]:
-    """Split a range of node counts in two; [] for a single node."""
+    """(fewest, most) devices of both halves of a range, cut between nodes; [] for a single node."""
     node = device_range.pool.node
     low, high = -(-device_range.fewest // node), device_range.devices // node
     if low >= high:

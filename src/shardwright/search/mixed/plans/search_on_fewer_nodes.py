@@ -32,7 +32,7 @@ Search = Callable[[Problem], tuple[SearchState, dict[Options, MixedStageCosts]]]
 
 
 def smaller_node_counts(cluster: Cluster, *, max_combinations: int) -> Iterator[tuple[int, ...]]:
-    """Yield smaller node counts of the groups, the most nodes first, while two groups remain.
+    """Yield smaller node counts of two groups or more, the most nodes first; none if too many.
 
     Nothing for clusters with more than `max_combinations` combinations.
     """
@@ -133,14 +133,14 @@ def _rules_out_plans(pipelines: PricedPipelines, counts: tuple[int, ...], limit_
 def _renumber_rows(
     table: StageTable, target: StageTable, pools: list[int], plan: MixedPlan
 ) -> MixedPlan:
-    """The plan with its rows renumbered from one table to another.
+    """The plan with rows of `table` replaced by the rows of `target` with the same keys.
 
     Args:
         pools: pools of the other table, one for each pool of the first.
     """
 
     def key(of: StageTable, row: int, pool: int) -> tuple[int, StageMesh, int, int, int, bool]:
-        """Key of a table row that is the same in both tables."""
+        """(pool, mesh, mbs, ZeRO, fewest replicas, several stages), the same in both tables."""
         return (
             pool,
             of.mesh(row),

@@ -53,7 +53,7 @@ class LayerPattern:
 
 @lru_cache(maxsize=64)
 def pattern_of(model: Model) -> LayerPattern:
-    """The layer pattern of a model with the smallest ends and period.
+    """Layer pattern of a model with the smallest sum of period and larger end.
 
     Smallest: the largest end plus the period. A few dense layers before many with experts become
     the first layers; alternating layers become a unit. Among equal patterns: most units, then

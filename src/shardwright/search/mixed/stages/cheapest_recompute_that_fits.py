@@ -65,7 +65,7 @@ class StateSharers(NamedTuple):
 
 
 def least_recompute(problem: Problem, table: StageTable, sharers: StateSharers) -> Recompute:
-    """Cheapest recomputation that fits, for each role, microbatches in flight and layer count.
+    """Cheapest recomputation that fits, for each row, role, microbatches in flight and layers.
 
     The first x layers are recomputed in full, and as few of the others selectively as memory
     allows.
@@ -105,7 +105,7 @@ def least_recompute(problem: Problem, table: StageTable, sharers: StateSharers) 
 
 
 def _host_bytes(problem: Problem, table: StageTable, sharers: StateSharers) -> FloatArray:
-    """(rows, 4) bytes of host memory: use of a layer under each choice, and a device's share.
+    """(rows, 4) host bytes: a layer's shards, its offloads (selective, full), and a device's share.
 
     Columns: shards of a layer's parameters; a selectively recomputed layer and a fully recomputed
     one, each for a microbatch in flight; the node's memory for each device of a stage, inf where
@@ -147,7 +147,7 @@ def _cheapest(
     again: FloatArray,
     host: FloatArray,
 ) -> tuple[float, int, int]:
-    """Added seconds, fully and selectively recomputed layers of the cheapest choice; inf = none."""
+    """(s added to a microbatch, fully, selectively recomputed layers) of the cheapest; inf = no."""
     host_room = host[row, 3] - n * host[row, 0]
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0
@@ -231,7 +231,7 @@ def _sharded_bytes(table: StageTable, sharers: StateSharers, rows: IntArray) -> 
     """
 
     def fact(name: str) -> FloatArray:
-        """(which, 1) a field of the choices for the rows."""
+        """(given rows, 1) the field `name` of `ProblemNumbers` of each row's pool."""
         return table.fact(name)[rows, None]
 
     pairs, replicas = table.pairs[rows], _sharding_replicas(table, sharers)[rows, None]
@@ -279,7 +279,7 @@ def _has_expert_groups(table: StageTable) -> IntArray:
 def _activation_room_bytes(
     problem: Problem, table: StageTable, static: FloatArray, role: int, mode: int, *, several: bool
 ) -> FloatArray:
-    """(rows,) bytes of a stage without layers that remain for saved activations.
+    """(rows,) device bytes left for saved activations, before its layers' states are subtracted.
 
     Args:
         mode: the strongest recomputation that is used.

@@ -61,7 +61,7 @@ from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
 
 
 def node_classes(cluster: Cluster) -> tuple[int, ...]:
-    """The class number of each node group of the cluster, in order.
+    """Class number of each node group; neighbours of the same node kind and zone share a number.
 
     Neighbouring groups of the same node kind and zone have the same number.
     """
@@ -232,7 +232,7 @@ class _Unit:
     card: float
 
     def seconds_per_byte(self, members: int, *, slowest: float = inf) -> float:
-        """Lower bound in seconds for each byte of a device's shard.
+        """Least collective seconds for each byte of a device's shard; 0 for one member.
 
         Args:
             members: the fewest members of the collective. They lie in several classes, so at least

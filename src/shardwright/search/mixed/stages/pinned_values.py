@@ -142,7 +142,7 @@ def _require_axis(axis: str) -> None:
 
 
 def _degrees(axis: str, words: tuple[str, ...]) -> tuple[int, ...]:
-    """Distinct whole numbers of an axis; raises for other words."""
+    """Distinct whole numbers from 1 of an axis, in the request's order; raises for other words."""
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) >= 1):
             raise UsageError(

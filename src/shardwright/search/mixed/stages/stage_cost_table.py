@@ -252,7 +252,7 @@ def _pool_rows(
     pairs: list[int],
     stages: ZeroStages,
 ) -> list[tuple[bool, dict[str, FloatArray]]]:
-    """Table columns of one pool's rows, with True for those of lanes of one stage alone.
+    """(True = rows of one-stage lanes alone, table columns) of each ZeRO stage on one pool.
 
     Args:
         meshes: mesh and samples of a microbatch of each row.

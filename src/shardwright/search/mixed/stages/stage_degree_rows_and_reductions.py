@@ -38,7 +38,7 @@ def stage_rows(
 
 
 def with_full_nodes(pool_problem: Problem, *, set_size: int) -> Problem:
-    """The problem on a cluster whose nodes are filled by sets of `set_size` devices.
+    """The problem with only as many devices of each node as sets of `set_size` devices fill.
 
     With fewer devices of a node in use, no transfer out of the node takes longer: each device then
     has more of the node's network cards, and more to send.

@@ -120,7 +120,7 @@ class StageReductions:
 def _dense_seconds(
     problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], max_members: int
 ) -> FloatArray:
-    """(2, strides, members, parts) seconds of all-gathers and reductions without experts."""
+    """(2, strides, members, parts) seconds of all-gathers and reductions of dense parameters."""
     members = np.arange(1, max_members + 1, dtype=np.int64)
     tp = np.full(max_members, table.meshes[pair][1].tp)
     rows = [

@@ -31,7 +31,7 @@ class StageMesh:
 
     @property
     def size(self) -> int:
-        """Number of devices."""
+        """Number of devices of one stage of one replica: tp x dp."""
         return self.tp * self.dp
 
     def text(self) -> str:
@@ -44,7 +44,7 @@ class StageMesh:
 
 
 def grid_of(problem: Problem, mesh: StageMesh, *, mbs: int, replicas: int = 1) -> Grid:
-    """The parallelism grid of one stage of some replicas of a mixed plan.
+    """Grid of one stage of `replicas` replicas under ZeRO-1; `mbs` is of a whole replica.
 
     Args:
         mbs: samples of a microbatch of one replica.
@@ -65,7 +65,7 @@ def meshes_of(problem: Problem, pool: DevicePool, choices: PinnedValues) -> tupl
 
 
 def _inside(problem: Problem, node: int) -> Iterator[StageMesh]:
-    """Every mesh whose size divides the devices of a node."""
+    """Every mesh whose size divides a node's devices; tp alone without experts, else ep = size."""
     experts = has_experts(problem.model)
     for size in (size for size in range(1, node + 1) if node % size == 0):
         for tp in (tp for tp in range(1, size + 1) if size % tp == 0):

@@ -25,7 +25,7 @@ from shardwright.strategy.plan.stage_splits_and_policies import Stage
 
 
 def send_table(problem: Problem, table: StageTable) -> FloatArray:
-    """(rows, rows, 2) seconds of sending a microbatch's activations on, and its gradient back.
+    """(rows, rows, 2) seconds of sending activations on and gradients back; inf = cannot follow.
 
     Inf where the microbatch sizes differ or there is no room for both stages. The stages have the
     fastest relative placement.
@@ -51,7 +51,7 @@ def send_table(problem: Problem, table: StageTable) -> FloatArray:
 def _relative_placements(
     table: StageTable, source: tuple[int, StageMesh], target: tuple[int, StageMesh]
 ) -> list[tuple[int, int]]:
-    """First devices of two stages in each relative placement: in one node, and in two."""
+    """(source's, target's first device) in each relative placement: in one node, and in two."""
     (pool, mesh), (second, other_mesh) = (
         (table.pools[source[0]], source[1]),
         (table.pools[target[0]], target[1]),
@@ -67,7 +67,7 @@ def _relative_placements(
 def _placement_in_node(
     pool: DevicePool, source_size: int, target_size: int
 ) -> list[tuple[int, int]]:
-    """First devices of two stages in one node; [] = they do not fit."""
+    """(source's, target's first device) in one node, the larger stage first; [] = no room."""
     if source_size + target_size > pool.node:
         return []
     return (
@@ -84,7 +84,7 @@ def _pair_seconds(
     bases: tuple[int, int],
     sizes: list[int],
 ) -> FloatArray:
-    """(sizes, 2) seconds of a send in both directions between stages that begin at `bases`."""
+    """(sizes, 2) s of sending on and back, for replica microbatches of each of `sizes` samples."""
     chunks = chunk_items(
         problem.model,
         chunks=table.pattern.layers((table.layers // 2, table.layers - table.layers // 2)),

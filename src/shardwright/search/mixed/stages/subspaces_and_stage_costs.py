@@ -300,7 +300,7 @@ def split_subspace(stage_costs: MixedStageCosts, subspace: Subspace) -> tuple[Su
 
 
 def _node_edges(max_nodes: float) -> list[float]:
-    """Numbers of nodes at which subspaces are split, to as many digits as plan files keep."""
+    """Node counts where subspaces are split: powers of 2 ** 0.25 up to `max_nodes`, in 5 digits."""
     return [
         float(f"{2 ** (quarter / 4):.5g}")
         for quarter in range(1 + int(4 * log2(max(max_nodes, 1.0))))

@@ -75,7 +75,7 @@ def zero_stages(problem: Problem, choices: PinnedValues) -> ZeroStages:
 
 
 def replica_classes(max_replicas: int, *, one_stage: bool) -> list[tuple[int, int]]:
-    """(least, most) replicas of each class of lanes that shard, for up to `max_replicas` replicas.
+    """(least, most) replicas of each class of lanes that shard, up to `max_replicas` replicas.
 
     The edges are the same in every cluster.
     """
@@ -230,9 +230,9 @@ def plain_columns(base: dict[str, FloatArray]) -> dict[str, FloatArray]:
     }
 
 
-def _replica_slice(sums: LaneCollectives, choice_of_shapes: tuple[int, int]) -> slice:
-    """Slice of the collectives' replica axis for a range of replicas."""
-    return slice(choice_of_shapes[0] - 2, min(choice_of_shapes[1] - 1, len(sums.slowdown)))
+def _replica_slice(sums: LaneCollectives, replica_range: tuple[int, int]) -> slice:
+    """Slice of the collectives' replica axis for a (least, most) range of replicas."""
+    return slice(replica_range[0] - 2, min(replica_range[1] - 1, len(sums.slowdown)))
 
 
 def _least_block_seconds(
@@ -240,7 +240,7 @@ def _least_block_seconds(
     blocks: BlockSeconds,
     sums: LaneCollectives,
     row: int,
-    choice_of_shapes: tuple[int, int],
+    replica_range: tuple[int, int],
     *,
     zero: int,
 ) -> FloatArray:
@@ -248,7 +248,7 @@ def _least_block_seconds(
 
     The least over the range of replicas.
     """
-    sync, some, runtime = sums.sync, _replica_slice(sums, choice_of_shapes), pool_problem.runtime
+    sync, some, runtime = sums.sync, _replica_slice(sums, replica_range), pool_problem.runtime
     moved = (
         (sync.fetch, sync.refetch, sync.scatter)
         if zero == 3
@@ -316,7 +316,7 @@ def _step_end_collectives(
     pool_problem: Problem,
     counts: IntArray,
     sums: LaneCollectives,
-    choice_of_shapes: tuple[int, int],
+    replica_range: tuple[int, int],
     *,
     zero: int,
 ) -> FloatArray:
@@ -324,7 +324,7 @@ def _step_end_collectives(
 
     The reduction is 0 where each microbatch reduces.
     """
-    sync, some = sums.sync, _replica_slice(sums, choice_of_shapes)
+    sync, some = sums.sync, _replica_slice(sums, replica_range)
     gather = counts @ sync.gather[:, some] if zero == 2 else np.zeros((len(counts), 1))
     reduce = sync.scatter if zero == 3 else sync.reduce
     late = (
