@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.api.guide.best_plan import BestPlan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.find_break_even import find_break_even
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
-from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
+from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 
@@ -39,7 +40,7 @@ def test_the_change_is_between_the_two_values(values: list[int], data: st.DataOb
             has=lambda grid: grid.pp > 1,
             change="A pipeline",
         ),
-        searches,
+        search=searches.best,
     )
     assert searches.count == len(values)
     sides = [(side.value, side.has) for side in found.sides]

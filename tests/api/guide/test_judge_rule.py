@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.api.guide.best_plan import BestPlan, with_pins
 from shardwright.api.guide.judge_rule import obeys, outcome_of, verdict_sentence
-from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, with_pins
+from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Outcome
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.parallelism_grid import Grid

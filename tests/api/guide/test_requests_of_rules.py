@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.api.guide.best_plan import BestPlan
 from shardwright.api.guide.find_break_even import find_break_even
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
@@ -16,7 +17,7 @@ from shardwright.api.guide.rules.break_even_questions import (
     memory_question,
     network_question,
 )
-from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
+from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.request_to_problem import problem_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.search_request import Request
@@ -26,7 +27,7 @@ REQUEST = Request(model="llama-3.2-1b", cluster="h100-sxm:64", seq_len=4096, glo
 
 
 def facts_of(request: Request) -> RequestFacts:
-    return facts_of_request(request, BestPlan(request=request), PlanSearches())
+    return facts_of_request(request, BestPlan(request=request), PlanSearches().best)
 
 
 @pytest.mark.parametrize("limit", [0, 16])
@@ -77,7 +78,7 @@ def test_devices_on_which_a_model_that_does_not_fit_fits() -> None:
     question = fit_question(facts_of(large))
     assert question is not None
     assert question.values == (1, 2, 4, 8, 16, 32, 64)
-    found = find_break_even(question, PlanSearches())
+    found = find_break_even(question, search=PlanSearches().best)
     below, above = found.sides
     assert (below.has, below.plan.strategy) == (False, "")
     assert above.has
@@ -99,7 +100,9 @@ def test_twice_the_devices_of_each_form_of_cluster(
 ) -> None:
     request = replace(SMALL, cluster=cluster, max_devices=limit)
     searches = PlanSearches()
-    advice = twice_the_devices.advise(facts_of_request(request, searches.best(request), searches))
+    advice = twice_the_devices.advise(
+        facts_of_request(request, searches.best(request), searches.best)
+    )
     assert advice.request is not None
     assert (advice.request.cluster, advice.request.max_devices) == doubled
     assert advice.words.startswith("On 4 devices")

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from shardwright.api.guide.best_plan import BestPlan, searched_plan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
-from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
 from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     BreakEven,
     BreakEvenSide,
     GuidePlan,
 )
+from shardwright.search.search_request import Request
 
 
-def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> BreakEven:
-    """Bisect for neighbouring values where the best searched plan gets or loses a property.
+def find_break_even(
+    question: BreakEvenQuestion,
+    *,
+    search: Callable[[Request], BestPlan],
+    is_late: Callable[[], bool] = lambda: False,
+) -> BreakEven:
+    """Bisect for neighbouring values where the best searched plan gains or loses a property.
 
     A value at which nothing fits does not have the property.
+
+    Args:
+        search: function that finds the best plan of a request.
+        is_late: True after the time limit, which ends the bisection.
     """
 
     def best_at(value: int) -> BestPlan:
         """The best plan at a value of the axis."""
-        return searches.best(question.request_at(value))
+        return search(question.request_at(value))
 
     def has(value: int) -> bool:
         """True if the best plan at a value has the property."""
@@ -36,7 +46,7 @@ def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> Brea
         question.change,
         has=has,
         plan_at=lambda value: searched_plan(best_at(value)),
-        is_late=lambda: searches.is_late,
+        is_late=is_late,
     )
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import isfinite
 from typing import Final
 
+from shardwright.api.guide.best_plan import BestPlan, searched_plan, with_pins
 from shardwright.api.guide.find_break_even import find_break_even
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.search_cached_plans import (
-    BestPlan,
-    PlanSearches,
-    searched_plan,
-    with_pins,
-)
 from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Comparison,
     GuidePlan,
@@ -31,10 +27,10 @@ EQUAL: Final = 0.0005
 """Largest difference of two steps that are called equally fast: it prints as 0.0 %."""
 
 
-def judge_rule(rule: GuideRule, facts: RequestFacts) -> Rule:
-    """The rule with its formulas, verdict and break-even for a request."""
+def judge_rule(rule: GuideRule, facts: RequestFacts, *, is_late: Callable[[], bool]) -> Rule:
+    """The rule with its formulas, verdict and break-even; no break-even if `is_late()`."""
     advice = rule.advise(facts)
-    asked = advice.break_even if not facts.searches.is_late else None
+    asked = advice.break_even if not is_late() else None
     return Rule(
         name=rule.name,
         question=rule.question,
@@ -42,7 +38,9 @@ def judge_rule(rule: GuideRule, facts: RequestFacts) -> Rule:
         source=rule.source,
         formulas=advice.formulas,
         verdict=_verdict(advice, facts) if advice.words else None,
-        break_even=None if asked is None else find_break_even(asked, facts.searches),
+        break_even=(
+            None if asked is None else find_break_even(asked, search=facts.search, is_late=is_late)
+        ),
         notes=advice.notes,
     )
 
@@ -50,9 +48,9 @@ def judge_rule(rule: GuideRule, facts: RequestFacts) -> Rule:
 def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
     """The verdict of an advice: the plan that follows it, and the other choices."""
     request = advice.request or facts.request
-    best = facts.searches.best(request)
+    best = facts.search(request)
     own = replace(request, max_devices=advice.max_devices) if advice.max_devices else request
-    followed, loss = _compared(own, advice.pins, best, facts.searches)
+    followed, loss = _compared(own, advice.pins, best, facts.search)
     outcome = outcome_of(followed, loss)
     return Verdict(
         advice=advice.words,
@@ -64,13 +62,13 @@ def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
         others=tuple(
             Comparison(choice=choice, plan=_contents(plan, request, pins), loss=other_loss)
             for choice, pins in advice.others
-            for plan, other_loss in [_compared(request, pins, best, facts.searches)]
+            for plan, other_loss in [_compared(request, pins, best, facts.search)]
         ),
     )
 
 
 def _compared(
-    request: Request, pins: Choices, best: BestPlan, searches: PlanSearches
+    request: Request, pins: Choices, best: BestPlan, search: Callable[[Request], BestPlan]
 ) -> tuple[BestPlan | None, float | None]:
     """(fastest plan with pins, step / `best`'s - 1); plan None: pins clash; loss None: none fits.
 
@@ -82,7 +80,7 @@ def _compared(
     plan = (
         replace(best, request=pinned)
         if request == best.request and obeys(best.grid, pins)
-        else searches.best(pinned)
+        else search(pinned)
     )
     loss = plan.step_s / best.step_s - 1
     return plan, loss if isfinite(loss) else None

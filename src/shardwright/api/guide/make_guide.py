@@ -8,11 +8,12 @@ from math import inf
 from typing import Any
 
 import shardwright
+from shardwright.api.guide.best_plan import BestPlan, searched_plan
 from shardwright.api.guide.guide_rule import GuideRule
 from shardwright.api.guide.judge_rule import judge_rule
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.rule_table import RULES
-from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
+from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import SearchMethod, method_of
 from shardwright.api.searches import grid_search
@@ -56,8 +57,8 @@ def make_guide(
     )
     best, hint = _best_plan(request, progress)
     searches.keep(request, best)
-    facts = facts_of_request(request, best, searches)
-    judged, skipped = _judged_rules(facts, rules if best.grid is not None else rules[:1])
+    facts = facts_of_request(request, best, searches.best)
+    judged, skipped = _judged_rules(facts, rules if best.grid is not None else rules[:1], searches)
     return Guide(
         kind="training",
         title=(
@@ -104,7 +105,7 @@ def _best_plan(request: Request, progress: Progress | None) -> tuple[BestPlan, s
 
 
 def _judged_rules(
-    facts: RequestFacts, rules: Sequence[GuideRule]
+    facts: RequestFacts, rules: Sequence[GuideRule], searches: PlanSearches
 ) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
     """(rules that apply, judged until the time limit; names of the rules left out after it).
 
@@ -113,10 +114,10 @@ def _judged_rules(
     judged: list[Rule] = []
     skipped: list[str] = []
     for rule in rules:
-        if STOP.is_set() or (judged and facts.searches.is_late):
+        if STOP.is_set() or (judged and searches.is_late):
             skipped.append(rule.name)
         elif rule.applies(facts):
-            judgement = judge_rule(rule, facts)
+            judgement = judge_rule(rule, facts, is_late=lambda: searches.is_late)
             if STOP.is_set():
                 skipped.append(rule.name)
             else:

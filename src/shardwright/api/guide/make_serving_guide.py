@@ -170,7 +170,7 @@ def _break_even(question: ServingBreakEvenQuestion) -> BreakEven:
         question.change,
         has=lambda value: question.has(question.simulated_at(value)),
         plan_at=lambda value: deployment_plan(question.simulated_at(value)),
-        is_late=lambda: False,
+        is_late=STOP.is_set,
     )
 
 

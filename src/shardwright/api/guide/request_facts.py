@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
-from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
+from shardwright.api.guide.best_plan import BestPlan
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, with_defaults
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.lazily_compiled_dataclass import dataclass
@@ -20,10 +21,11 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
-    """Sizes and rates of one request, its best plan, and the searches of its guide.
+    """Sizes and rates of one request, its best plan, and the search of its guide.
 
     Args:
         best: the best plan; without a grid where nothing fits.
+        search: function that finds the best plan of a request, each once.
         peak_flops: dense FLOP/s of one device in the job's number format, by its data sheet.
         memory_bytes: bytes of a device that a program may allocate.
         usable_bytes: bytes that plans may use.
@@ -39,7 +41,7 @@ class RequestFacts:
     problem: Problem
     counts: GridFacts
     best: BestPlan
-    searches: PlanSearches
+    search: Callable[[Request], BestPlan]
     devices: int
     peak_flops: float
     memory_bytes: int
@@ -120,7 +122,9 @@ def _most_common_width(model: Model, classes: tuple[OperatorClass, ...]) -> int:
     return max(widths, key=lambda width: widths[width], default=0)
 
 
-def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -> RequestFacts:
+def facts_of_request(
+    request: Request, best: BestPlan, search: Callable[[Request], BestPlan]
+) -> RequestFacts:
     """Numbers of a request that guide rules read: devices, FLOP/s, bytes, bandwidths, experts."""
     full = with_defaults(request)
     problem = problem_of(full)
@@ -131,7 +135,7 @@ def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -
         problem=problem,
         counts=facts_of(problem),
         best=best,
-        searches=searches,
+        search=search,
         devices=problem.cluster.num_devices,
         peak_flops=node.accelerator.peak(job.compute),
         memory_bytes=smallest_memory_bytes(problem.cluster),

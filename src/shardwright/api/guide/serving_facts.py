@@ -84,7 +84,7 @@ class ServingFacts:
     def simulated(
         self, deployment: str, *, concurrency: int = 0, prompt: int = 0
     ) -> SimulatedDeployment:
-        """Cached simulation of a deployment text; 0 = the request's own load or prompt length."""
+        """The cached simulation of a deployment text; load and prompt 0 = the request's own."""
         request = replace(self.request, deployment=deployment)
         if concurrency:
             request = replace(request, concurrency=concurrency)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from shardwright.api.guide.best_plan import with_pins
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.pin_choices import powers_of_two
-from shardwright.api.guide.search_cached_plans import with_pins
 from shardwright.api.what_if.axes_of_request import (
     AXES,
     DEVICES,

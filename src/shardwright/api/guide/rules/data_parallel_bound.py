@@ -12,7 +12,7 @@ from shardwright.api.guide.rules.pin_choices import (
     pin,
     powers_of_two,
 )
-from shardwright.api.guide.rules.technique_by_device_count import splits_model
+from shardwright.api.guide.rules.plan_properties import splits_model
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 
 

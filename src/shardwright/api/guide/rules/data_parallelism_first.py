@@ -6,7 +6,7 @@ from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import memory_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, data_parallel_pins
-from shardwright.api.guide.rules.technique_by_device_count import splits_model
+from shardwright.api.guide.rules.plan_properties import splits_model
 
 
 def advise(facts: RequestFacts) -> Advice:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.api.guide.best_plan import with_pins
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, PLAYBOOK, pin
-from shardwright.api.guide.search_cached_plans import with_pins
 
 SIZES: Final = (1, 2, 4, 8)
 
@@ -19,7 +19,7 @@ def advise(facts: RequestFacts) -> Advice:
     fitting = [
         size
         for size, request in requests.items()
-        if request is not None and facts.searches.best(request).grid is not None
+        if request is not None and facts.search(request).grid is not None
     ]
     if not fitting:
         return Advice(notes=("No microbatch of 1, 2, 4 or 8 sequences fits.",))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.api.guide.best_plan import BestPlan, with_pins
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.pin_choices import PLAYBOOK, pin, powers_of_two
-from shardwright.api.guide.search_cached_plans import BestPlan, with_pins
 from shardwright.units import format_percent
 
 LARGEST_BUBBLE: Final = 0.1
@@ -22,7 +22,7 @@ def pipelined_plan(facts: RequestFacts) -> BestPlan | None:
         return facts.best
     stages = powers_of_two(2, min(facts.devices, facts.counts.layers))
     request = with_pins(facts.request, (pin("pp", *stages),)) if stages else None
-    plan = None if request is None else facts.searches.best(request)
+    plan = None if request is None else facts.search(request)
     return None if plan is None or plan.grid is None else plan
 
 

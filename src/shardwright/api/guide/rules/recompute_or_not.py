@@ -7,7 +7,7 @@ from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import memory_question
 from shardwright.api.guide.rules.pin_choices import BRIDGE, ML_ENGINEERING, pin
-from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.api.guide.rules.plan_properties import recomputes
 
 KORTHIKANTI = "Korthikanti et al. 2022, Reducing Activation Recomputation, table 2"
 
@@ -57,12 +57,6 @@ def advise(facts: RequestFacts) -> Advice:
             ),
         ),
     )
-
-
-def recomputes(grid: Grid) -> bool:
-    """True of a plan that recomputes layers, attention or single modules."""
-    modules = (value == "on" for name, value in grid.options if name.startswith("recompute_"))
-    return grid.recompute is not Recompute.NONE or any(modules)
 
 
 RULE = GuideRule(

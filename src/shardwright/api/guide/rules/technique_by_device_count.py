@@ -13,8 +13,8 @@ from shardwright.api.guide.rules.pin_choices import (
     pin,
     powers_of_two,
 )
+from shardwright.api.guide.rules.plan_properties import splits_model
 from shardwright.search.search_request import Choices
-from shardwright.strategy.grid.parallelism_grid import Grid
 
 COMBINE: Final = 512
 LARGE: Final = 1024
@@ -65,11 +65,6 @@ def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
         has=splits_model,
         change="The best plan splits the model (TP, CP or PP)",
     )
-
-
-def splits_model(grid: Grid) -> bool:
-    """True of a plan with tensor, context or pipeline parallelism."""
-    return grid.tp * grid.cp * grid.pp > 1
 
 
 RULE = GuideRule(

@@ -16,7 +16,7 @@ def advise(facts: RequestFacts) -> Advice:
         request = request_at(facts.request, AXES[DEVICES], 2 * facts.devices, {})
     except ShardwrightError as error:
         return Advice(notes=(f"Not searched: {error.message} ({error.hint}).",))
-    plan = facts.searches.best(request)
+    plan = facts.search(request)
     if plan.prediction is None or facts.best.prediction is None:
         return Advice(notes=(f"On twice the devices there is no plan: {plan.why}.",))
     gain = plan.prediction.tokens_per_s / facts.best.prediction.tokens_per_s
