@@ -24,16 +24,18 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bench_training import RULE, SAMPLES, SIZES, TOKENS, decoder
-from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.device_state.stored_parameter_parts import seeded
+from shardwright.execute.native.decoder_stage_as_torch_modules import NativeStage
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.lower_plan_for_execution import prepare_step
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
 from shardwright.execute.training.training_loop import step_task
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.execute.transport.torch_distributed_collectives import GLOO

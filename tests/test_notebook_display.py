@@ -22,7 +22,7 @@ from shardwright.api.report.notebook_cards.register_notebook_formatters import (
     register_formatters,
 )
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.api.simulate_deployment import serve_simulate
 from shardwright.api.trace_step import trace
 from shardwright.cost.step.dollars_and_joules import Spending

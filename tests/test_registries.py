@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
+from shardwright.api.table_of_general_plan_searches import SEARCHES
 from shardwright.cli.verb_table import SUMMARIES, VERBS
 from shardwright.collectives.algorithm_registry import ALGORITHMS, LIBRARIES
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
@@ -84,7 +84,7 @@ def test_every_method_of_general_plans_has_a_search() -> None:
     require_same_members(
         SEARCHES,
         set(SearchMethod) - {SearchMethod.GRID},
-        place("src/shardwright/api/general_search_methods.py", "SEARCHES"),
+        place("src/shardwright/api/table_of_general_plan_searches.py", "SEARCHES"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from random import Random
 
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import bound_pipeline
 from shardwright.search.orders.find_order import find_order
 from tests.search.joint.test_labels import random_case

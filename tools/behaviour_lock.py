@@ -65,7 +65,7 @@ in different orders and with different hash seeds, differed in these fields only
 machine are replaced by fixed names (`_stated`).
 """
 
-LIMITS: Final = (("shardwright.search.grid.infeasible_hints", "LONGEST_S"),)
+LIMITS: Final = (("shardwright.search.grid.build_error_where_nothing_fits", "LONGEST_S"),)
 """(module, constant) of wall-clock limits that are set to infinity for all commands. On a slow
 machine the output would depend on them: the limit stops the search for changes of a plan that would
 make it fit in memory."""

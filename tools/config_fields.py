@@ -17,7 +17,7 @@ from typing import Any
 
 from shardwright.errors import ModelError
 from shardwright.model.catalog.load_model_by_name import ENTRIES
-from shardwright.model.families.fields.unread_fields import without_indices
+from shardwright.model.families.fields.find_config_fields_no_builder_read import without_indices
 from shardwright.model.families.huggingface_config import architecture_name, build_architecture
 from shardwright.model.ir.config_json_field_access import Fields
 

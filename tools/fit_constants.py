@@ -19,7 +19,7 @@ from interval_fit import interval_coefficients, ran, runs_text
 
 from shardwright.validation.training.fit_constants import folds_text
 from shardwright.validation.training.sweep_and_scaling_checks import timed
-from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 from shardwright.validation.validate_tables import accuracy
 
 ROOT = Path(__file__).parent.parent

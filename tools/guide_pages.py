@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.api.guide.make_guide import make_guide
-from shardwright.api.guide.make_serving_guide import make_serving_guide
+from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.report.guide.guide_markdown_page import (
     guide_markdown,
     table,

@@ -23,7 +23,10 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.doubts_where_nothing_was_measured import FRAMEWORK, FittedRuns
+from shardwright.simulator.fitted_runs_and_doubts_about_other_predictions import (
+    FRAMEWORK,
+    FittedRuns,
+)
 from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
 from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow, timed
 from shardwright.validation.training.training_table_columns import TrainingMetric

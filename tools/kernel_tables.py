@@ -25,7 +25,11 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator, GemmRates
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
-from shardwright.hardware.catalog.kernel_tables import STEPS_PER_OCTAVE, GemmGrid, gemm_correction
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
+    STEPS_PER_OCTAVE,
+    GemmGrid,
+    gemm_correction,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "src" / "shardwright" / "hardware" / "tables"

@@ -19,14 +19,14 @@ import numpy as np
 from rich.console import Console
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
+from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds
-from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import gemm_shape
+from shardwright.cost.kernels.kernel_seconds_and_gemm_pieces_for_overlap import gemm_shape
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.grid_groups_and_collective_seconds import move_seconds
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,
@@ -40,10 +40,10 @@ from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.files.plan_argument import read_strategy
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_operator_cuts import on_replica
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
+from shardwright.program.lower_plan_to_tasks import lower_plan
 from shardwright.program.orders.plan_action_rows import action_rows
-from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import Segment, plan_stages
 from shardwright.program.training_problem import Problem

@@ -18,12 +18,12 @@ from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.measured_serving_kernels import STEPS, octave_grid
-from shardwright.hardware.catalog.serving_kernel_formula_constants import (
+from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,
 )
-from shardwright.job.serving_job import NumberFormat
+from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.model.latent_attention_sizes import LatentSizes
 

@@ -18,14 +18,18 @@ import torch.distributed as dist
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, PartOfBox
-from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
+from shardwright.execute.device_state.stored_parameter_parts import (
+    Key,
+    ParameterStore,
+    StoredParameter,
+)
 from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
     all_gather_bucket,
     reduce_scatter_bucket,
 )
-from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import bucket_gradients
+from shardwright.execute.interpreter.run_device_actions_of_step import device_task
 from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.training.device_training_state import PreparedTraining, prepare_training
 from shardwright.execute.transport.communication_requests import (

@@ -16,7 +16,7 @@ from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 
 SIZES: Final = (64, 262144, 1048576, 4194304)
 BUFFERS: Final = (262144, 4194304)

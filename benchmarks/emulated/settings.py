@@ -13,7 +13,7 @@ from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
 from shardwright.hardware.catalog.accelerator_from_data_sheet import accelerator_from_sheet
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -10,14 +10,14 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
 from shardwright.execute.interpreter.chunk_passes import Walker
 from shardwright.execute.interpreter.chunk_passes import _Flow as Flow
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.program.layout.tensor_layout import Layout, count
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 
 T = TypeVar("T")
 Seconds = Mapping[tuple[int, int, int, int], float]

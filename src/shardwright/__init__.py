@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from shardwright.api.compare_plan_with_strategy import why as why
     from shardwright.api.searches.grid_search import check as check
     from shardwright.api.searches.grid_search import plan as plan
-    from shardwright.api.searches.joint_search import plan_joint as plan_joint
+    from shardwright.api.searches.joint_layer_cut_and_schedule_search import (
+        plan_joint as plan_joint,
+    )
     from shardwright.api.searches.mixed_search import plan_mixed as plan_mixed
-    from shardwright.api.searches.scenario_search import plan_robust as plan_robust
+    from shardwright.api.searches.robust_search_over_cluster_scenarios import (
+        plan_robust as plan_robust,
+    )
     from shardwright.api.simulate_deployment import serve_simulate as serve_simulate
-    from shardwright.api.simulate_strategy import simulate as simulate
-    from shardwright.api.simulate_strategy import simulation as simulation
+    from shardwright.api.simulate_strategy_and_verify_stored import simulate as simulate
+    from shardwright.api.simulate_strategy_and_verify_stored import simulation as simulation
     from shardwright.api.what_if.search_best_plans_along_axis import break_even as break_even
     from shardwright.api.what_if.search_best_plans_along_axis import what_if as what_if
     from shardwright.errors import ClusterError as ClusterError
@@ -45,11 +49,11 @@ __version__: Final = "0.2.0"
 
 _HOMES: Final = {
     "plan": "shardwright.api.searches.grid_search",
-    "plan_joint": "shardwright.api.searches.joint_search",
+    "plan_joint": "shardwright.api.searches.joint_layer_cut_and_schedule_search",
     "plan_mixed": "shardwright.api.searches.mixed_search",
-    "plan_robust": "shardwright.api.searches.scenario_search",
-    "simulate": "shardwright.api.simulate_strategy",
-    "simulation": "shardwright.api.simulate_strategy",
+    "plan_robust": "shardwright.api.searches.robust_search_over_cluster_scenarios",
+    "simulate": "shardwright.api.simulate_strategy_and_verify_stored",
+    "simulation": "shardwright.api.simulate_strategy_and_verify_stored",
     "serve_simulate": "shardwright.api.simulate_deployment",
     "check": "shardwright.api.searches.grid_search",
     "why": "shardwright.api.compare_plan_with_strategy",

@@ -19,7 +19,7 @@ from shardwright.hardware.scale_network_limit_devices_reserve_memory import smal
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.fate_of_grid import Fate
 from shardwright.search.grid.members.enumerate_members import member_grid
-from shardwright.search.plan_against_strategy import fullest, missing_bytes
+from shardwright.search.plan_against_strategy_result import fullest, missing_bytes
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_rule_violations import violations

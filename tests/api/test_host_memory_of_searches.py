@@ -11,14 +11,14 @@ from typing import NamedTuple
 import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.api.searches.exact_search import plan_exact
+from shardwright.api.searches.exact_search_on_few_devices import plan_exact
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.api.searches.scenario_search import plan_robust
+from shardwright.api.searches.robust_search_over_cluster_scenarios import plan_robust
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import under
-from shardwright.search.grid import infeasible_hints
+from shardwright.search.grid import build_error_where_nothing_fits as infeasible_hints
 from shardwright.search.grid.members.grid_search_space import parts_of
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.api.searches.grid_search import check, plan
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.api.searches.nearby_batches_and_devices import MIN_GAIN
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import limit_devices
 from shardwright.search.search_answer import Answer

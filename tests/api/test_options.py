@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.searches.grid_search import check_stored, plan
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.errors import RuntimeModelError, StrategyError, UsageError
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, plan_document

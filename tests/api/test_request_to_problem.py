@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of, with_defaults
-from shardwright.api.searches.exact_search import plan_exact
+from shardwright.api.searches.exact_search_on_few_devices import plan_exact
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.api.simulate_strategy import simulate
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, InfeasibleError, RuntimeModelError, UsageError
 from shardwright.hardware.catalog.accelerators_by_name import accelerator, accelerator_names

@@ -17,8 +17,8 @@ from shardwright.api.report.report_content_of_answer_file import (
 )
 from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import file_text, stored_answer
-from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 from shardwright.report.page.report_page import VIEWS, report_html
 from tests.browser.test_report_in_browser import BAD_LABELS, OPEN_ALL, TOO_WIDE, settled
 from tests.report.page.test_what_if_view import SMALL

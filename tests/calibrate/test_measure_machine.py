@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("torch", reason="calibrate needs torch")
 pytest.importorskip("scipy", reason="fits need scipy")
 
-from shardwright.calibrate.calibrate_settings import Calibration
+from shardwright.calibrate.calibration_settings_and_check_rows import Calibration
+from shardwright.calibrate.device_names_memory_and_library_versions import host_memory
 from shardwright.calibrate.kernel_timing import Timer
-from shardwright.calibrate.machine_description import host_memory
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
 from shardwright.calibrate.measure_machine import measure_machine
 from shardwright.calibrate.predicted_against_measured_steps import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulate
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shardwright.api import prove_or_train_plan as run_plan
-from shardwright.api import simulate_strategy
+from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
 from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.exports import exportable_frameworks as frameworks_for_plan
 from shardwright.api.launches import launch_advice
@@ -23,7 +23,7 @@ from shardwright.api.searches import gain_of_unsearched_options as unsearched_op
 from shardwright.api.searches import grid_search
 from shardwright.api.write_checkpoint_as_huggingface_weights import WrittenWeights
 from shardwright.calibrate import run_and_check_calibration as calibrate_request
-from shardwright.calibrate.calibrate_settings import CheckRow
+from shardwright.calibrate.calibration_settings_and_check_rows import CheckRow
 from shardwright.cli.verb_table import VERBS
 from shardwright.cli.verbs import validate, web, weights
 from shardwright.execute.launch.run_options_and_report import RunMemory, RunReport, RunStep
@@ -49,7 +49,7 @@ from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.units import GIB
 from shardwright.validation.errors.prediction_errors import ErrorStatistics, Validation
 from shardwright.validation.training.sweep_and_scaling_checks import TrainingValidation
-from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 from tests.calibrate.profiles import profile
 from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, UNSEARCHED, stage
 from tests.hardware.inventory_files import topo_matrix

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.searches.exact_search import plan_exact
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.searches.exact_search_on_few_devices import plan_exact
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.cli.main import run as command
 from shardwright.search.search_request import Request
 

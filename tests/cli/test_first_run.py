@@ -112,7 +112,7 @@ USED = """
 import sys
 import numba
 from shardwright.cli.main import run
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 
 def used():
     kernels = {

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulation, small_picture
+from shardwright.api.simulate_strategy_and_verify_stored import simulation, small_picture
 from shardwright.cli.main import run
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError

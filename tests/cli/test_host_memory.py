@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.cli.main import run
 from shardwright.search.search_request import Request
 from shardwright.units import GIB

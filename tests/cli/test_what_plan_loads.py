@@ -31,7 +31,7 @@ def test_kernels_load_without_linear_algebra_which_is_there_when_it_is_asked_for
     pytest.importorskip("scipy")
     code = """
 import sys
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 load_kernels()
 print("scipy.linalg" in sys.modules)
 import numba, numpy as np

@@ -17,7 +17,7 @@ from shardwright.collectives.algorithm_registry import (
     algorithm_named,
     algorithms_for,
 )
-from shardwright.collectives.algorithms import nvlink_sharp
+from shardwright.collectives.algorithms import nvlink_sharp_all_reduce as nvlink_sharp
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
 from shardwright.collectives.groups.span_cost_quantities import distinct_groups, span_quantities

@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.collectives.algorithm_registry import algorithm_named
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE, START_HOPS
+from shardwright.collectives.algorithms.nvlink_sharp_all_reduce import LINK_SHARE, START_HOPS
 from tests.collectives import message_trace
 from tests.collectives.message_trace import Trace
 from tests.collectives.spans import one_group

@@ -24,21 +24,23 @@ from shardwright.collectives.algorithms.straggler_all_reduce import late_schedul
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
 from shardwright.collectives.groups.links_of_one_group import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.collectives.messages.all_reduce_spanning_forest import forest_of
-from shardwright.collectives.messages.binomial_tree_over_network_units import binomial_unit_tree
+from shardwright.collectives.messages.binomial_all_reduce_tree_over_network_units import (
+    binomial_unit_tree,
+)
+from shardwright.collectives.messages.build_spanning_forest_of_all_reduce import forest_of
+from shardwright.collectives.messages.compute_fastest_spanning_tree_degrees import packing_of
 from shardwright.collectives.messages.message_rounds_and_proof import (
     MessageSchedule,
     proven_sum,
     round_costs,
 )
-from shardwright.collectives.messages.pipelined_tree_schedule import (
+from shardwright.collectives.messages.pipelined_tree_all_reduce_schedule import (
     PARTS,
     Tree,
     send_steps,
     tree_all_reduce,
     tree_lines,
 )
-from shardwright.collectives.messages.spanning_tree_degrees import packing_of
 from shardwright.errors import RuntimeModelError
 from tests.collectives.layouts import cut_bound, layouts, simulated_seconds
 from tests.collectives.spans import one_group

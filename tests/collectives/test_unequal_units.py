@@ -11,7 +11,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.links_of_one_group import layouts_of
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
-from shardwright.collectives.messages.spanning_tree_degrees import packing_of
+from shardwright.collectives.messages.compute_fastest_spanning_tree_degrees import packing_of
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import network_levels, network_units
 

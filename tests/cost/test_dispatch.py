@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
-from shardwright.cost.block_programs_under_one_structure import block_context
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_bytes, volume_with_rows
 from shardwright.hardware.device_partition_by_network_level import equal_units
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.kernels.launch_overhead import segments
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.part_phase_recompute_keys import LAUNCH, TP
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED

@@ -24,7 +24,7 @@ from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.kernel_tables import gemm_correction
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import gemm_correction
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.program.training_problem import Problem

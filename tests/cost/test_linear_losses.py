@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardwright.cost.buffers.logits_buffers import liger_tokens
 from shardwright.cost.part_phase_recompute_keys import PHASES
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
-from shardwright.cost.tables.table_columns import LayerTable
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.cost.part_phase_recompute_keys import PHASES
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
-from shardwright.cost.tables.table_columns import LayerTable
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

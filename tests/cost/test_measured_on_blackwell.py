@@ -18,7 +18,7 @@ from shardwright.cost.kernels.gemm_element_attention_seconds import (
 )
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, EP
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import update_bytes
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import update_bytes
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.model.ir.operator import AttentionShape

@@ -10,12 +10,12 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
-from shardwright.cost.gradients.parameter_counts import trained_matrices
-from shardwright.cost.gradients.reduction_seconds import (
+from shardwright.cost.gradients.block_parameter_elements_by_reduction_group import trained_matrices
+from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import (
     LISTED_GATHER_OPERATORS,
     LISTED_REDUCE_OPERATORS,
 )
-from shardwright.cost.gradients.synchronisation_table import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
     axes_of,
@@ -24,8 +24,8 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
 )
 from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
 from shardwright.cost.step.strategy_task_seconds import SHARDING_PART, step_costs
+from shardwright.cost.tables.block_layer_mesh_table_classes import MeshTable
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
-from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.kernel_compilation import python_form
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.validation.errors.prediction_errors import Validation
 from shardwright.validation.serving.accuracy_page import serving_page
-from shardwright.validation.table_reader_and_study import Fitted, Study
+from shardwright.validation.table_reader_and_fold_validation import Fitted, Study
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
 

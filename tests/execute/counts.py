@@ -16,8 +16,8 @@ from torch.utils.flop_counter import flop_registry
 
 from shardwright.cost.tables.apply_recompute_and_offload_policy import named_operators
 from shardwright.cost.tables.plan_block_costs import local_sizes
-from shardwright.execute.device_state.inputs_gathered_over_all_positions import is_gathered
-from shardwright.execute.device_state.parameter_store import seeded, whole_shape
+from shardwright.execute.device_state.decide_operator_inputs_to_gather import is_gathered
+from shardwright.execute.device_state.stored_parameter_parts import seeded, whole_shape
 from shardwright.execute.interpreter import layer_backward, layer_forward
 from shardwright.execute.interpreter.prepared_step import PreparedStep as Known
 from shardwright.execute.interpreter.stage_layers import stage_nodes
@@ -30,8 +30,11 @@ from shardwright.execute.numerics.base.operator_with_autograd_backward import Au
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.model_with_divided_widths import narrowest_model
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.lower_plan_for_execution import prepare_step
-from shardwright.execute.training.step_on_virtual_devices import StepResult, run_step
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    StepResult,
+    run_step,
+)
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
@@ -39,9 +42,9 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
-from shardwright.program.block.local_sizes import LoweringContext
+from shardwright.program.block.local_token_and_tensor_sizes import LoweringContext
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_operator_cuts import CellStructure
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure
 from shardwright.program.block.symbolic_sizes import evaluate, evaluate_sum
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_messages import edge_extents, edge_messages, edge_segments

@@ -20,7 +20,7 @@ import torch
 
 from shardwright.errors import ShardwrightError
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     StepResult,
     run_step,
     single_device_plan,

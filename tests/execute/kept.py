@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import Key
 from shardwright.execute.device_state.saved_layer_state import LayerState
+from shardwright.execute.device_state.stored_parameter_parts import Key
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.device_step import device_task
+from shardwright.execute.interpreter.run_device_actions_of_step import device_task
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.device_training_state import prepare_training
 from shardwright.execute.transport.communication_requests import Task

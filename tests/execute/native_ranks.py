@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.interpreter.step_recorder import gather_trace
 from shardwright.execute.launch.run_options_and_report import NATIVE, OWN
 from shardwright.execute.launch.train_rank_by_interpreter import run_rank
+from shardwright.execute.native.checkpoints_in_interpreter_format import newest_checkpoint_of
 from shardwright.execute.native.evaluation import evaluate
-from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
-from shardwright.execute.native.rank_engine import NativeEngine
+from shardwright.execute.native.rank_stages_optimizer_and_pipeline import NativeEngine
 from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.adamw_optimizer import AdamW

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
 from shardwright.execute.launch.train_rank_by_interpreter import run_rank
 from shardwright.execute.training.device_training_state import create_device_state

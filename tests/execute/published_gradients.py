@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from shardwright.execute.device_state.parameter_store import Key
-from shardwright.execute.training.step_on_virtual_devices import StepResult
+from shardwright.execute.device_state.stored_parameter_parts import Key
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import StepResult
 from shardwright.execute.weights.family_parameter_names import naming_rules_of
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
     stored_parameters,

@@ -28,7 +28,7 @@ from shardwright.execute.transport.communication_requests import (
     begin_side_task,
     end_side_task,
 )
-from shardwright.execute.transport.rank_connections import DTYPES
+from shardwright.execute.transport.gloo_message_threads_between_ranks import DTYPES
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
 from tests.execute.started import started

@@ -17,7 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native import ring_attention
 from shardwright.execute.native.ring_attention import Ring, attend_over_ring
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.model.blocks.dense_operators import core_operator
 from shardwright.model.ir.operator import AttentionShape, Operator
 from shardwright.program.layout.tensor_layout import Indices

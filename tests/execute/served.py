@@ -10,7 +10,7 @@ from random import Random
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.serve.iterations_on_workers import Server, TaskRunner, create_server

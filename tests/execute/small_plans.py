@@ -8,17 +8,19 @@ from functools import lru_cache, partial
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.training.adamw_optimizer import AdamW
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import StepReport
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

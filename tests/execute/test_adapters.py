@@ -14,15 +14,18 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardwright.api.simulate_strategy import simulate
-from shardwright.cost.block_programs_under_one_structure import block_context
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.errors import StrategyError
-from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import adapter_keys
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags

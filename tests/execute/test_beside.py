@@ -25,8 +25,11 @@ from shardwright.execute.transport.communication_requests import (
     begin_side_task,
     end_side_task,
 )
-from shardwright.execute.transport.concurrent_side_tasks import StreamSideTasks, ThreadSideTasks
-from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
+from shardwright.execute.transport.run_side_tasks_in_turn import side_tasks_in_turn
+from shardwright.execute.transport.run_side_tasks_on_stream_or_thread import (
+    StreamSideTasks,
+    ThreadSideTasks,
+)
 
 
 def asks(*keys: str) -> Task[list[Any]]:

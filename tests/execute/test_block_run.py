@@ -8,10 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.parameter_store import Key, origin, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Key, origin, seeded
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings

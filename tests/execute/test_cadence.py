@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import BucketHooks
+from shardwright.execute.interpreter.run_device_actions_of_step import device_task
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.training.device_training_state import PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from tests.execute.kept import with_lines
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train

@@ -21,7 +21,10 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints import read_checkpoint as reading
-from shardwright.execute.checkpoints.checkpoint_format import METADATA, tensor_name
+from shardwright.execute.checkpoints.checkpoint_tensor_names_and_file_digests import (
+    METADATA,
+    tensor_name,
+)
 from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST, newest_checkpoint
 from shardwright.execute.checkpoints.read_checkpoint import SavedCheckpoint, read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
@@ -31,7 +34,7 @@ from shardwright.execute.checkpoints.write_checkpoint import (
     finish_checkpoint,
     write_device,
 )
-from shardwright.execute.device_state.parameter_store import Key, box_slice, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Key, box_slice, seeded
 from shardwright.execute.device_state.views_of_flat_ranges_as_boxes import box_views
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.device_training_state import (

@@ -19,13 +19,18 @@ from hypothesis import strategies as st
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
-from shardwright.execute.device_state.parameter_store import Key, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Key, seeded
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.numerics.base.top_k_experts import chosen_experts
-from shardwright.execute.numerics.experts import expert_layer
+from shardwright.execute.numerics.experts import (
+    routing_permutation_and_expert_linear as expert_layer,
+)
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training import router_bias_updates
 from shardwright.execute.training.adamw_optimizer import AdamW
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
@@ -33,7 +38,6 @@ from shardwright.execute.training.device_training_state import (
     prepare_training,
 )
 from shardwright.execute.training.router_bias_updates import updated_bias
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.weights.checkpoint_to_hugging_face_weights import write_checkpoint_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.training import token_files
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
+from shardwright.execute.training import write_and_open_token_files as token_files
 from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.byte_tokenizer import (
     BEGIN,
@@ -25,10 +25,12 @@ from shardwright.execute.training.byte_tokenizer import (
     tokenise,
     tokenise_shipped,
 )
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.token_batches import open_tokens, permuted_position
-from shardwright.execute.training.token_files import description_path, write_tokens
+from shardwright.execute.training.write_and_open_token_files import description_path, write_tokens
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

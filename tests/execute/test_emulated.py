@@ -17,13 +17,13 @@ from benchmarks.emulated.hosts import FAR, MTU, NEAR, Hosts, making, routing, sh
 from benchmarks.emulated.reach import fit_reach
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach
 from benchmarks.emulated.waits import Waiting
-from shardwright.execute.device_state.parameter_store import ParameterStore, seeded
-from shardwright.execute.interpreter.device_step import WalkerFactory, device_task
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore, seeded
+from shardwright.execute.interpreter.run_device_actions_of_step import WalkerFactory, device_task
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.orders.plan_action_rows import action_rows
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.small_plans import PLANS, Small

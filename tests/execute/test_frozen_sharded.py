@@ -21,11 +21,11 @@ from shardwright.execute.checkpoints.write_checkpoint import (
     finish_checkpoint,
     write_device,
 )
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.model.distillation import with_teacher
+from shardwright.model.add_frozen_teacher_to_model import with_teacher
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.stages.held_parameters import held_by_families
@@ -34,7 +34,7 @@ from shardwright.program.zero_sharding import shard_rules
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.resolved_plan import summings_of
+from shardwright.simulator.plan_stages_edges_rows_and_device_classes import summings_of
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -14,8 +14,8 @@ from torch._decomp import decomposition_table
 
 from shardwright.execute.numerics.norms import fused_norms
 from shardwright.execute.numerics.norms import norm_operator as norm
-from shardwright.execute.numerics.norms.extent_norm_parameters_and_groups import ExtentNorm
 from shardwright.execute.numerics.norms.fused_norms import is_fused_norm
+from shardwright.execute.numerics.norms.norm_groups_gain_and_bias_of_one_extent import ExtentNorm
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_operators import norm as norm_operator
 from shardwright.model.ir.numerical_constants import Settings

@@ -12,10 +12,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
 from shardwright.execute.numerics.attention import attention_by_key_block
 from shardwright.execute.numerics.base import top_k_experts as top_k_choice
-from shardwright.execute.numerics.experts import expert_layer
+from shardwright.execute.numerics.experts import (
+    routing_permutation_and_expert_linear as expert_layer,
+)
 from shardwright.execute.numerics.layers import linear, residual_sum
 from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
 from shardwright.execute.interpreter import operator_inputs_on_device as layer_inputs
 from shardwright.execute.numerics.attention import unfused_attention
 from shardwright.execute.numerics.images import patch_embedding, patch_pooling
@@ -23,7 +23,7 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     fold_elements,
     unfold_elements,
 )
-from shardwright.execute.numerics.images.patch_grid import rows_by_axis
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import rows_by_axis
 from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, rotate_parts

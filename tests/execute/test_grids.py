@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.numerics.images.patch_grid import (
+from shardwright.execute.device_state.stored_parameter_parts import seeded
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import (
     image_grid,
     interpolated_rows,
     patch_coordinates,
@@ -24,7 +24,10 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotated_pair_count,
 )
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid, Settings
 from tests.execute.test_merged_patches import job_of, small_kimi
 

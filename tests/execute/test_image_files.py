@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.training import token_files
+from shardwright.execute.device_state.stored_parameter_parts import seeded
+from shardwright.execute.training import write_and_open_token_files as token_files
 from shardwright.execute.training.adamw_optimizer import AdamW
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.image_arrays_and_patches import image_patches
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.token_batches import TokenBatches, open_tokens
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

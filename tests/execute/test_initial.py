@@ -9,9 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.checkpoints import initial_values
-from shardwright.execute.checkpoints.initial_values import InitialValues, residual_branches
-from shardwright.execute.device_state.parameter_store import box_slice, whole_shape
+from shardwright.execute.checkpoints import draw_initial_parameter_values as initial_values
+from shardwright.execute.checkpoints.draw_initial_parameter_values import (
+    InitialValues,
+    residual_branches,
+)
+from shardwright.execute.device_state.stored_parameter_parts import box_slice, whole_shape
 from shardwright.execute.training.device_training_state import create_device_state
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config

@@ -11,14 +11,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
+from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import owner_volumes
 from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.execute.numerics.base.run_precision import precision_of
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass

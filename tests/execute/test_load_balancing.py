@@ -16,23 +16,23 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.adamw_optimizer import AdamW
-from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     StepResult,
     run_step,
     single_device_plan,
     step_differences,
 )
+from shardwright.execute.training.device_training_state import create_device_state, prepare_training
+from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.multi_token_prediction import without_predictors
-from shardwright.model.families.fields.router_training_fields import BALANCED, NOISY
+from shardwright.model.families.fields.router_loss_and_noise_fields import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     fold_elements,
@@ -20,12 +20,12 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     unfold_elements,
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.lower_plan_for_execution import prepare_step
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     run_step,
     single_device_plan,
     step_differences,
 )
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config

@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.numerics.layers.activation_functions import clamped_gate
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     run_step,
     single_device_plan,
     step_differences,

@@ -8,14 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state import gradient_reduction as gradients
-from shardwright.execute.device_state import parameter_store as device_parameters
+from shardwright.execute.device_state import stored_parameter_parts as device_parameters
+from shardwright.execute.device_state import sum_each_parameter_gradient_over_devices as gradients
 from shardwright.execute.interpreter import earlier_slice_tensors as earlier_slices
 from shardwright.execute.interpreter import operator_inputs_on_device as layer_inputs
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.redistribution import edge_layouts
-from shardwright.execute.training import step_on_virtual_devices as training_step
+from shardwright.execute.redistribution import tensor_layouts_at_producer_and_reader as edge_layouts
+from shardwright.execute.training import compare_step_gradients_on_virtual_devices as training_step
 from tests.strategy.zoo_plans import zoo_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]

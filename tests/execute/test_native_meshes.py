@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shardwright.execute.native.attention_modules import NativeAttention
 from shardwright.execute.native.device_meshes import GridMeshes, expert_owner_ranks, grid_meshes
 from shardwright.execute.native.grids_that_torch_can_run import why_not_expressible
 from shardwright.execute.native.rank_samples_and_positions import (
@@ -25,6 +24,7 @@ from shardwright.execute.native.rank_samples_and_positions import (
     rank_context,
     rank_tokens,
 )
+from shardwright.execute.native.rotary_and_attention_modules import NativeAttention
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim

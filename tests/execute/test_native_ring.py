@@ -12,7 +12,9 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process_transport import run_in_process

@@ -12,15 +12,18 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.device_state.stored_parameter_parts import seeded
+from shardwright.execute.native.apply_dtensor_and_fsdp_to_stages import load_rank_parameters
+from shardwright.execute.native.decoder_stage_as_torch_modules import NativeStage
 from shardwright.execute.native.grids_that_torch_can_run import (
     differences_from_plan,
     require_expressible_grid,
     why_not_expressible,
 )
-from shardwright.execute.native.parallelize_stages import load_rank_parameters
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import Block

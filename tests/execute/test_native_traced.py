@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.step_events import NO_LISTENER, StreamClock, listener_of_step
 from shardwright.program.step_trace import Track
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 
 
 @dataclass(slots=True)

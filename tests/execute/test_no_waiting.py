@@ -11,9 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import LLAVA, QWEN3_VL

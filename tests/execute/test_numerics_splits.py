@@ -37,7 +37,7 @@ from shardwright.model.blocks.mamba import (
 from shardwright.model.families.decoders.bert_and_t5 import cross_attention_operators
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.program.block.plan_operator_cuts import CellStructure
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure
 from shardwright.program.layout.device_cuts_in_placement_tree import class_trees, stage_cells
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.splits import check_split

@@ -14,8 +14,11 @@ from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.find_finished_checkpoints import newest_checkpoint
 from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
-from shardwright.execute.device_state.activation_offload import offload_tensor, restore_tensor
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.offload_and_restore_part_of_tensor import (
+    offload_tensor,
+    restore_tensor,
+)
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.device_training_state import PreparedTraining, prepare_training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines

@@ -16,24 +16,28 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import kernel_calls
 from shardwright.execute.numerics.attention.fused_torch_kernels import CudaEfficient, CudaFlash
 from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
     key_block_gradients,
     merge_key_block,
 )
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.transport.communication_requests import GroupExchange, Reduce, Task
-from shardwright.execute.transport.concurrent_side_tasks import StreamSideTasks
+from shardwright.execute.transport.run_side_tasks_on_stream_or_thread import StreamSideTasks
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -17,7 +17,7 @@ from shardwright.cost.gradients.plan_sharded_elements import (
 )
 from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.device_state.zero_bucket_collectives import ShardGroup
 from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.training.adamw_optimizer import (

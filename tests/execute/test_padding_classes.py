@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 
 from shardwright.errors import ModelError
 from shardwright.model.families.family_registry import ARCHITECTURES, REGISTRY
-from shardwright.model.families.fields.padding_row import PADDED
+from shardwright.model.families.fields.embedding_padding_row import PADDED
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_families import ALL
 

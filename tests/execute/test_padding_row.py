@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
 from shardwright.execute.checkpoints.read_checkpoint import SavedSource, read_checkpoint
-from shardwright.execute.device_state.parameter_store import seeded, whole_shape
+from shardwright.execute.device_state.stored_parameter_parts import seeded, whole_shape
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import TrainingJob

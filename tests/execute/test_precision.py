@@ -13,15 +13,17 @@ torch = pytest.importorskip("torch")
 
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device_step import device_task
+from shardwright.execute.interpreter.run_device_actions_of_step import device_task
 from shardwright.execute.numerics.base.run_precision import RunPrecision, precision_of
 from shardwright.execute.training.adamw_optimizer import AdamW
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     prepare_training,
 )
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import StepReport
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process_transport import run_in_process

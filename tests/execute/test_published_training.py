@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 from torch.nn import functional
 
 from shardwright.execute.checkpoints.read_checkpoint import SavedSource, read_checkpoint
-from shardwright.execute.device_state.parameter_store import box_slice, seeded
+from shardwright.execute.device_state.stored_parameter_parts import box_slice, seeded
 from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.weight_decay_exemptions import VECTORS

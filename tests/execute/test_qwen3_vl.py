@@ -14,14 +14,14 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.image_arrays_and_patches import image_patches
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     run_step,
     single_device_plan,
     step_differences,
 )
+from shardwright.execute.training.image_arrays_and_patches import image_patches
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights

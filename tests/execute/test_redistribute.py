@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.redistribution.box_overlaps import overlap
+from shardwright.execute.redistribution.copy_overlap_of_tensor_boxes import overlap
 from shardwright.execute.redistribution.device_transition_steps import device_moves
 from shardwright.execute.redistribution.redistribute_tensors import redistribute
 from shardwright.execute.transport.communication_record import CommunicationRecord

@@ -12,19 +12,19 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
 from shardwright.execute.checkpoints.same_computation_check import model_computation
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.numerics.attention.indexer_key_block_selection import (
     select_key_blocks,
     selected_mask,
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
-from shardwright.execute.training.lower_plan_for_execution import prepare_step
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     run_step,
     single_device_plan,
     step_differences,
 )
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model

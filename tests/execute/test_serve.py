@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.serve.cached_operators import LatentReads
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.padded_iteration_rows import RequestPart, padded_rows

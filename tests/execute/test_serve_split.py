@@ -13,11 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.serve.iterations_on_workers import create_server
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.padded_iteration_rows import RequestPart
-from shardwright.execute.serve.scheduled_serving import (
+from shardwright.execute.serve.serve_requests_by_scheduling_policy import (
     IterationRunner,
     ScheduledWorker,
     serve_prefill_and_decode,

@@ -7,14 +7,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.parameter_store import parameter_of, seeded
+from shardwright.execute.device_state.stored_parameter_parts import parameter_of, seeded
 from shardwright.execute.training.adamw_optimizer import AdamW
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS, is_exempt
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

@@ -15,15 +15,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.errors import DataError
-from shardwright.execute.device_state.parameter_store import Key, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Key, seeded
 from shardwright.execute.numerics.losses.teacher_divergence import TeacherDivergence
 from shardwright.execute.proof.fewer_layers_and_microbatches import num_operators, shorter_step
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
-from shardwright.model.distillation import with_teacher
+from shardwright.model.add_frozen_teacher_to_model import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.training_problem import Problem

@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.execute.numerics.attention import attention_by_key_block, score_tiles
+from shardwright.execute.numerics.attention import attention_by_key_block
+from shardwright.execute.numerics.attention import split_queries_and_keys_into_tiles as score_tiles
 from shardwright.execute.numerics.attention.position_masks import may_see, visibility_mask
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_operators import core_operator, distance_table
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator

@@ -7,9 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import Key, box_slice, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Key, box_slice, seeded
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import create_device_state
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
 from tests.execute.trained import train
 

@@ -17,9 +17,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.parameter_store import box_slice, seeded, whole_shape
+from shardwright.execute.device_state.stored_parameter_parts import box_slice, seeded, whole_shape
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    run_step,
+    single_device_plan,
+)
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.family_parameter_names import FAMILY_NAMES
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
@@ -30,8 +33,8 @@ from shardwright.execute.weights.read_settings_from_config import stored_setting
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.families.find_uncomputed_config_settings import differences
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.families.uncomputed_differences import differences
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings

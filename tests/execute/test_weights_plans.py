@@ -12,13 +12,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from shardwright.execute.checkpoints.read_checkpoint import SavedSource, read_checkpoint
-from shardwright.execute.device_state.parameter_store import whole_shape
+from shardwright.execute.device_state.stored_parameter_parts import whole_shape
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
 from shardwright.execute.training.device_training_state import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.execute.weights.read_settings_from_config import stored_settings

@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.files.trace_file import trace_text
 from shardwright.program.step_trace import Origin, StepTrace, Track
-from shardwright.program.timeline_activity_seconds import ComparedTraces, compared_traces
 from shardwright.program.timeline_message_pairs import messages
+from shardwright.program.traced_device_seconds_by_activity import ComparedTraces, compared_traces
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.plan.plan import Plan

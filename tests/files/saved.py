@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from shardwright.api.searches.exact_search import plan_exact
+from shardwright.api.searches.exact_search_on_few_devices import plan_exact
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
+from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.api.searches.scenario_search import plan_robust
-from shardwright.api.searches.store_and_verify_general_plans import stored_general
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.searches.robust_search_over_cluster_scenarios import plan_robust
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.files.plan_and_simulation_file_contents import (
     document_of,
     plan_document,

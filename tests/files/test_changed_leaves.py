@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import general_search_methods as general_searches
+from shardwright.api import table_of_general_plan_searches as general_searches
 from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.searches import grid_search
 from shardwright.cli.main import run

@@ -10,8 +10,8 @@ import pytest
 
 from shardwright.api.launches.launch_advice import advise, read_request
 from shardwright.api.request_to_problem import load_cluster
-from shardwright.api.simulate_strategy import simulate
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.catalog.load_model_by_name import load_model

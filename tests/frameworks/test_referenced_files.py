@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.read_launch import launch_of_files, read_launch
 from shardwright.model.catalog.load_model_by_name import load_model
 

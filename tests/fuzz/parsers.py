@@ -12,17 +12,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.report.comparison_advice_and_serving_report import report_of_other_answer
 from shardwright.api.report.report_content_of_answer_file import report_document
+from shardwright.api.report.report_content_of_comparison_advice_or_serving import (
+    report_of_other_answer,
+)
 from shardwright.calibrate.kineto_trace import parse_kineto
-from shardwright.calibrate.nccl_tests_output import parse_nccl_tests
+from shardwright.calibrate.parse_nccl_tests_output import parse_nccl_tests
 from shardwright.cli.parsing.parse_memory_and_cost import (
     read_headroom,
     read_prices,
     read_reserve,
     read_tokens,
 )
-from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
+from shardwright.cli.parsing.parse_token_and_sequence_counts import read_batch, read_count
 from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
@@ -36,13 +38,16 @@ from shardwright.files.trace_file import parse_traces
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.shell.run_script import read_script
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.cluster_text_with_scale_factors import scale_cluster, split_scale_factors
 from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.files.weighted_cluster_conditions_file import states_from_yaml
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.multiply_expression_counts_by_factor import multiply_counts
-from shardwright.job.serving_job import ServingJob
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
+    scale_cluster,
+    split_scale_factors,
+)
+from shardwright.job.serving_workload_formats_and_objectives import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.freeze_parameters_or_add_lora import trained
@@ -70,7 +75,7 @@ from shardwright.validation.training.training_table_columns import (
 )
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
-from tests.calibrate.test_nccl_tests_output import NEW
+from tests.calibrate.test_parse_nccl_tests_output import NEW
 from tests.files.other_answers import OTHER_KINDS
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES

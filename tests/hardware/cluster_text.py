@@ -11,7 +11,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Accelerator, AttentionRates, GemmRates, Origin
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.cluster import Cluster, FabricTier, Host, NodeGroup
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.units import GIB, scale_decimal
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
-from shardwright.hardware.catalog.kernel_tables import (
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
     SAME_DIE,
     SAME_LINKS,
     TABLES,

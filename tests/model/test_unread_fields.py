@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwright.errors import ModelError
 from shardwright.model.catalog.load_model_by_name import ENTRIES
 from shardwright.model.families.family_registry import REGISTRY
-from shardwright.model.families.fields.unread_fields import (
+from shardwright.model.families.fields.find_config_fields_no_builder_read import (
     fields_by_builder,
     is_inert,
     without_indices,

@@ -13,7 +13,7 @@ from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts_from_toml import ErrorLimit
 from shardwright.validation.training.accuracy_page import training_limit_result
-from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.training.kinds_of_cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.row_to_training_run import to_training_run
 from shardwright.validation.training.sweep_and_scaling_checks import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.block_programs_under_one_structure import programs_of
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block

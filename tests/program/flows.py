@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.program.transition.cheapest_layout_transition import Transition, best_acts
-from shardwright.program.transition.layout_pieces import PlacedPiece
+from shardwright.program.transition.pieces_by_holding_and_wanting_devices import PlacedPiece
 from shardwright.program.transition.transition_steps_and_symbolic_proof import Flow
 
 

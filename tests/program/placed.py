@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.program.block.plan_operator_cuts import CellStructure
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure
 from shardwright.program.stages.stage_segments import Segment, StageParts, plan_stages
 from shardwright.strategy.text.parse_plan import parse_plan
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.kernels.launch_overhead import replayed
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model

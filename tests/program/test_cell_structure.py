@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.block_programs_under_one_structure import block_context
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from shardwright.cost.block_programs_under_one_structure import block_context
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.ir.model_graph import Model

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.bounds.longest_path import microbatches_of
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.model.ir.model_graph import Model

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.block_programs_under_one_structure import block_context
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.errors import UsageError
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase

@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from tests.simulator.general import run_text, two_stages
 

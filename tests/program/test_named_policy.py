@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.model.ir.block import INPUT
-from shardwright.program.block.selective_recompute_policy import named_policy
+from shardwright.program.block.tensors_kept_by_selective_recompute import named_policy
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import KeptOutput
 from shardwright.runtime.runtime_registry import load_runtime

@@ -21,7 +21,11 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     regular_levels,
     stage_cells,
 )
-from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
+from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+    PARTS,
+    TOKENS,
+    projection,
+)
 from shardwright.program.stages.device_colour_refinement import StageDevices, refine_families
 from shardwright.program.stages.gradient_sum_groups import sum_groups
 from shardwright.program.stages.held_parameters import (

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import Block
-from shardwright.program.block.operators_recomputed_in_every_mode import (
+from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
     is_dropped,
     recomputed_operators,
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.cost.block_programs_under_one_structure import block_context
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
-from shardwright.program.layout.stage_replica import replica
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure, on_replica
+from shardwright.program.layout.stage_devices_that_share_samples import replica
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.simulator.plan_simulation import plan_of_grid
 from tests.simulator.test_folding import drawn

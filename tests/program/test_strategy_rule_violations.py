@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.simulate_strategy import simulate
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
 from shardwright.errors import RuntimeModelError, StrategyError
 from shardwright.search.search_request import Request
 

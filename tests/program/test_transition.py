@@ -32,7 +32,10 @@ from shardwright.program.transition.cheapest_layout_transition import (
     minimum_received,
     transition,
 )
-from shardwright.program.transition.layout_pieces import PlacedPiece, components
+from shardwright.program.transition.pieces_by_holding_and_wanting_devices import (
+    PlacedPiece,
+    components,
+)
 from shardwright.program.transition.transition_steps_and_symbolic_proof import (
     Act,
     StepKind,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.stages.blocks_of_pipeline_chunks import Content, chunk_contents

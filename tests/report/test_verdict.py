@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.search.answer_summary_text import kept_free, verdict
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid

@@ -20,7 +20,7 @@ from shardwright.runtime.list_and_set_runtime_options import (
     runtime_with_options,
 )
 from shardwright.runtime.option_vocabulary import BY_NAME, OPTIONS, option_offer
-from shardwright.runtime.options_on_devices import restrict_to_devices
+from shardwright.runtime.restrict_runtime_options_to_devices import restrict_to_devices
 from shardwright.runtime.runtime_from_sourced_statements import (
     IDENTITY,
     derive,

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of
-from shardwright.api.searches.exact_search import plan_exact
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.exact_search_on_few_devices import plan_exact
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.errors import RuntimeModelError
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulate
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request

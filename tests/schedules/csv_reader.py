@@ -10,8 +10,11 @@ from typing import Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.schedules.action_order_arrays import ActionTable
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
+    slots,
+    table_of_entries,
+)
 from shardwright.schedules.format_action import PAIR, format_action
-from shardwright.schedules.plan_entries_and_time_slots import slots, table_of_entries
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of
 
 _ACTION: Final = re.compile(

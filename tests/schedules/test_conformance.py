@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 from shardwright.schedules.action_table_to_csv import format_csv
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
+    row_entries,
+    slots,
+    table_of_entries,
+)
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.format_action import format_action
-from shardwright.schedules.plan_entries_and_time_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.schedules.table_picture import draw
 from shardwright.simulator.kernel.event_kernel import simulate

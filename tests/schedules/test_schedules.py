@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_order_arrays import ActionTable, B, F
-from shardwright.schedules.plan_entries_and_time_slots import slots
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import slots
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule, schedule_table
 from tests.tiers import examples
 

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from shardwright.errors import DataError, StrategyError
 from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.action_table_to_csv import format_csv
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
+    row_entries,
+    slots,
+    table_of_entries,
+)
 from shardwright.schedules.format_action import format_action
-from shardwright.schedules.plan_entries_and_time_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of

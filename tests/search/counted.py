@@ -16,7 +16,7 @@ from shardwright.api.request_to_problem import (
     with_defaults,
 )
 from shardwright.api.searches.grid_search import plan
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.search_request import Request

@@ -10,8 +10,8 @@ from random import Random
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.link import Link
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.hardware.link_and_network_tier import Link
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
 from shardwright.model.ir.model_graph import Model, Run

@@ -6,7 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.search.grid.members.axis_value_columns import distinct, first_of_each
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
+    distinct,
+    first_of_each,
+)
 
 LIMITS = st.sampled_from((1, 3, 50, 10**6, 10**12))
 

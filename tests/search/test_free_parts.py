@@ -6,8 +6,11 @@ import dataclasses
 import pytest
 
 from shardwright.cost.part_phase_recompute_keys import PARTS
-from shardwright.cost.relevant_runtime_fields import block_problem, sums_problem
-from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_free_part
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_problem, sums_problem
+from shardwright.program.problem_where_step_part_takes_no_time import (
+    REMOVABLE_PARTS,
+    with_free_part,
+)
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import limit_of

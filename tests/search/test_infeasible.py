@@ -10,7 +10,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid import infeasible_hints
+from shardwright.search.grid import build_error_where_nothing_fits as infeasible_hints
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
 from shardwright.search.grid.changes_of_infeasible_request import least_memory_space, same_choices
 from shardwright.search.grid.find_best_grid import find

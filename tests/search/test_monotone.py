@@ -17,13 +17,13 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.chain_of_blocks import chain_blocks
 from shardwright.search.exact.enumerate_lane_distributions import lane_distributions
 from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace, partitions
 from shardwright.search.exact.find_exact import find_exact
-from shardwright.search.exact.lane_shape_bounds import LanePrices
+from shardwright.search.exact.lane_shapes_without_order_and_bounds import LanePrices
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
+from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.find_fastest import find_mixed

@@ -10,9 +10,9 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid import search_general_plan_schedules as overlapped_schedules
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid import search_overlapped_and_two_lane_schedules as overlapped_schedules
 from shardwright.search.grid.bounds.member_price_tables import prepare
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.grid.members.grid_search_space import Space

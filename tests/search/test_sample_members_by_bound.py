@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.search.grid.find_best_grid import certify
-from shardwright.search.grid.sample_members_by_bound import (
+from shardwright.search.grid.members_by_bound_with_front_and_sample import (
     MembersByBound,
     at_ranks,
     by_memory,

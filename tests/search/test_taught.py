@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.searches.grid_search import check, plan
-from shardwright.api.searches.joint_search import plan_joint
-from shardwright.api.simulate_strategy import simulate
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
+from shardwright.api.simulate_strategy_and_verify_stored import simulate
 from shardwright.errors import ShardwrightError, StrategyError, UsageError
-from shardwright.model.distillation import with_teacher
+from shardwright.model.add_frozen_teacher_to_model import with_teacher
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.search import search_request
 from shardwright.search.grid.members.standard_and_exhaustive_space import (

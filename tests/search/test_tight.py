@@ -11,7 +11,7 @@ from shardwright.api.request_to_problem import facts_of, problem_of, space_of, w
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.training_problem import under
-from shardwright.search.grid import search_general_plan_schedules as overlapped_schedules
+from shardwright.search.grid import search_overlapped_and_two_lane_schedules as overlapped_schedules
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.member_price_tables import prepare
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import kernel_seconds_per_rank

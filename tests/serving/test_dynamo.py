@@ -10,7 +10,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, SharedPrefix
+from shardwright.job.serving_workload_formats_and_objectives import (
+    ClosedLoop,
+    Poisson,
+    ServingJob,
+    SharedPrefix,
+)
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.latency_and_throughput_metrics import metric_spread, metrics

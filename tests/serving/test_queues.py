@@ -8,7 +8,12 @@ from math import factorial
 import numpy as np
 import pytest
 
-from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, Trace
+from shardwright.job.serving_workload_formats_and_objectives import (
+    ClosedLoop,
+    Poisson,
+    ServingJob,
+    Trace,
+)
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet

@@ -21,7 +21,7 @@ from shardwright.job.training_job import SequenceLength
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.stages.blocks_of_pipeline_chunks import chunk_contents
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (

@@ -19,9 +19,9 @@ from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.hardware.slowdown_scenarios import slower_device
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid

@@ -14,7 +14,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.device_classes_with_equal_actions import class_numbers
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,

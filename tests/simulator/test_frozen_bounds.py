@@ -13,7 +13,7 @@ import pytest
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.model.distillation import with_teacher
+from shardwright.model.add_frozen_teacher_to_model import with_teacher
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.device_classes_with_equal_actions import class_numbers

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shardwright.api.check_legality import check_grid
+from shardwright.api.raise_first_broken_strategy_rule import check_grid
 from shardwright.api.request_to_problem import facts_of
-from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
+from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier

@@ -18,7 +18,7 @@ from shardwright.cost.bounds.rank_memory_bound import (
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training_job import Optimizer
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import AttentionKernel
 from shardwright.schedules.schedule_registry import schedule_table

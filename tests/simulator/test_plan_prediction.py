@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.step.strategy_task_seconds import PART_NAMES
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid

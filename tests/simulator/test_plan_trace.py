@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.errors import UsageError
 from shardwright.program.step_trace import ACTIONS, StepTrace
-from shardwright.program.task_arrays import TaskKind
-from shardwright.program.timeline_activity_seconds import device_times
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
+from shardwright.program.traced_device_seconds_by_activity import device_times
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace

@@ -17,8 +17,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
+from shardwright.simulator.plan_stages_edges_rows_and_device_classes import resolved_plan
 from shardwright.simulator.predict_plan import predict_plan
-from shardwright.simulator.resolved_plan import resolved_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan

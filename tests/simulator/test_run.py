@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
-from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import SCALE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.errors import ResourceError
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.search.search_request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.search.search_request import Request
 
 GRIDS = (

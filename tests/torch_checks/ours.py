@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.kernels.gemm_element_attention_seconds import attention_flops
 from shardwright.cost.kernels.state_space_scan import scan_flops
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

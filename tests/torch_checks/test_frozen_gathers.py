@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
-from shardwright.model.distillation import IN_HEAD, with_teacher
+from shardwright.model.add_frozen_teacher_to_model import IN_HEAD, with_teacher
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
 
-from shardwright.schedules.plan_entries_and_time_slots import row_entries
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import row_entries
 from shardwright.schedules.schedule_registry import schedule
 from shardwright.strategy.plan.pipeline_order import actions_of
 

@@ -16,8 +16,8 @@ from shardwright.validation.tables.table_facts_from_toml import (
     TableFacts,
     read_facts,
 )
-from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import read_folds
+from shardwright.validation.training.kinds_of_cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import predict_fitting_run
 from shardwright.validation.training.row_to_training_run import to_training_run

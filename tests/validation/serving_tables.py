@@ -11,8 +11,8 @@ from shardwright.validation.serving.accuracy_page import ServingStudy
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE, ServingMeasurement
-from shardwright.validation.serving.serving_validation_pipeline import SERVED
-from shardwright.validation.table_reader_and_study import Fitted
+from shardwright.validation.serving.serving_table_reader_with_prediction_and_fit import SERVED
+from shardwright.validation.table_reader_and_fold_validation import Fitted
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
 from shardwright.validation.tables.table_facts_from_toml import TableFacts, read_facts

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pytest
 
-from shardwright.validation.errors.accuracy_page_tables import remark_of
+from shardwright.validation.errors.markdown_sections_shared_by_accuracy_pages import remark_of
 from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.tables.table_facts_from_toml import Remark
 from shardwright.validation.training.measured_training_run import TrainingRun

@@ -25,7 +25,7 @@ from shardwright.validation.serving.fit_constants import (
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
 from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.table_reader_and_study import Fitted
+from shardwright.validation.table_reader_and_fold_validation import Fitted
 from tests.validation.serving_tables import FOLDER, case_of, published_cases
 
 PRIOR_SERVING = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})

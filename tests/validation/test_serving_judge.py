@@ -26,7 +26,7 @@ from shardwright.validation.serving.serving_errors import (
     waiting_agreement,
 )
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.table_reader_and_study import Fitted
+from shardwright.validation.table_reader_and_fold_validation import Fitted
 from shardwright.validation.tables.skipped_rows import SkipReason
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from tests.validation.serving_tables import (

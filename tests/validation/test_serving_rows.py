@@ -8,7 +8,11 @@ from collections import Counter
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.job.serving_job import ClosedLoop, NumberFormat, Poisson
+from shardwright.job.serving_workload_formats_and_objectives import (
+    ClosedLoop,
+    NumberFormat,
+    Poisson,
+)
 from shardwright.serving.deployments.deployment_notation import print_deployment
 from shardwright.validation.serving.deployment_of_row import row_deployment
 from shardwright.validation.serving.measured_deployment import Category, ServingRun

@@ -15,17 +15,17 @@ from shardwright.validation.errors.prediction_errors import (
     judge,
     source_of,
 )
-from shardwright.validation.table_reader_and_study import Fitted, Study
+from shardwright.validation.table_reader_and_fold_validation import Fitted, Study
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
-from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.training.kinds_of_cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import require_fits
 from shardwright.validation.training.row_to_training_run import to_training_run
 from shardwright.validation.training.sweep_and_scaling_checks import TrainingValidation
-from shardwright.validation.training.training_reader import TRAINING, validation_json
 from shardwright.validation.training.training_table_columns import TrainingMetric
+from shardwright.validation.training.training_table_reader_and_json import TRAINING, validation_json
 from tests.validation.published import case_of, facts, rows
 
 TIME, MEMORY = TrainingMetric

@@ -13,8 +13,8 @@ from shardwright.progress_callback import SearchProgress, beside
 from shardwright.search.search_request import Request
 from shardwright.web.answer_events import AnswerTexts, FailedQuestion, ProgressEvent
 from shardwright.web.answer_events import TooManyQuestionsError as TooMany
+from shardwright.web.answer_one_question_in_process import EventSender
 from shardwright.web.question_bodies import PlanBody
-from shardwright.web.search_process import EventSender
 from shardwright.web.search_processes import SearchProcesses
 from shardwright.web.server_limits import ServerLimits
 from tests.web.running_server import LONG, SMALL

@@ -13,8 +13,8 @@ from shardwright.api.request_to_problem import (
     problem_of,
     space_of,
 )
-from shardwright.api.searches.store_and_verify_general_plans import stored_general
-from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
+from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
+from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
 from shardwright.errors import StrategyError
 from shardwright.files.plan_and_simulation_file_contents import (
     StoredPlan,
@@ -27,7 +27,7 @@ from shardwright.program.strategy_rule_violations import grid_violations, plan_v
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid, placed_in
 from shardwright.search.orders.search_orders_of_plan import has_searched_orders
-from shardwright.search.plan_against_strategy import Why, fullest
+from shardwright.search.plan_against_strategy_result import Why, fullest
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import host_lack

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shardwright.api import simulate_strategy
+from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
 from shardwright.api.searches.device_and_batch_sweeps import simulate_best_plan
-from shardwright.api.training_run_cost import with_training_cost
+from shardwright.api.training_run_days_and_dollars import with_training_cost
 from shardwright.errors import ShardwrightError
 from shardwright.progress_callback import Progress, beside
 from shardwright.search.comparison_row import Compared

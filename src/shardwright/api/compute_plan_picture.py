@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.check_legality import check_plan
+from shardwright.api.raise_first_broken_strategy_rule import check_plan
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import UsageError
 from shardwright.files.plan_argument import is_grid_text, read_plan

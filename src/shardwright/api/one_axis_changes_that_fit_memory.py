@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardwright.api.check_legality import check_grid
+from shardwright.api.raise_first_broken_strategy_rule import check_grid
 from shardwright.errors import ShardwrightError
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.plan_simulation import simulate_grid

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.api.check_legality import check_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
+from shardwright.api.raise_first_broken_strategy_rule import check_plan
 from shardwright.api.request_to_problem import problem_of
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, UsageError
@@ -148,7 +148,9 @@ def run(
     """
     require_runnable(stored.problem, options)
     try:
-        from shardwright.execute.launch.train_in_this_process import run_plan  # PyTorch is an extra
+        from shardwright.execute.launch.run_training_of_this_rank import (
+            run_plan,  # PyTorch is an extra
+        )
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
     check_plan(stored.problem, stored.plan)

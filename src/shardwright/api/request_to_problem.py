@@ -13,16 +13,16 @@ from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.list_prices import with_prices
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.cluster_text_with_scale_factors import (
-    is_cluster_file,
-    scale_cluster,
-    split_scale_factors,
-)
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
     limit_devices,
     reserve_memory,
     smallest_memory_bytes,
+)
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
+    is_cluster_file,
+    scale_cluster,
+    split_scale_factors,
 )
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.requested_model_with_teacher import requested_model
@@ -30,7 +30,7 @@ from shardwright.program.identity_cache_keys import one_of_equals
 from shardwright.program.strategy_rule_violations import facts_of as facts_of
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.options_on_devices import restrict_to_devices
+from shardwright.runtime.restrict_runtime_options_to_devices import restrict_to_devices
 from shardwright.runtime.runtime_registry import (
     VENDORS,
     default_runtime,

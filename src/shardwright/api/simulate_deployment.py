@@ -10,7 +10,14 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, ModelError, StrategyError, UsageError
 from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving_job import Arrivals, Lengths, Precision, Promise, ServingJob, Trace
+from shardwright.job.serving_workload_formats_and_objectives import (
+    Arrivals,
+    Lengths,
+    Precision,
+    Promise,
+    ServingJob,
+    Trace,
+)
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
@@ -36,9 +43,7 @@ from shardwright.serving.step_times.worker_memory import (
     worker_memory,
 )
 from shardwright.serving.traffic.draw_requests import longest_request
-from shardwright.serving.traffic.read_request_trace import read_trace
-from shardwright.serving.traffic.requests_and_outcomes import Requests
-from shardwright.serving.traffic.traffic_notation import (
+from shardwright.serving.traffic.parse_traffic_and_latency_targets import (
     closed_loop,
     read_arrivals,
     read_precision,
@@ -47,6 +52,8 @@ from shardwright.serving.traffic.traffic_notation import (
     read_speculation,
     read_tokens,
 )
+from shardwright.serving.traffic.read_request_trace import read_trace
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 
 DEFAULT_ENGINE: Final = "vllm"

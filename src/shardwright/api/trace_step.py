@@ -11,7 +11,7 @@ from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.step_trace import StepTrace
-from shardwright.program.timeline_activity_seconds import ComparedTraces, compared_traces
+from shardwright.program.traced_device_seconds_by_activity import ComparedTraces, compared_traces
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.simulator.busy_and_waiting_times import kind_names
 from shardwright.simulator.plan_simulation import simulate_plan

@@ -6,16 +6,21 @@ from functools import partial
 
 import torch
 
-from shardwright.calibrate.calibrate_settings import Calibration
-from shardwright.calibrate.fit_profile import fit_attention, fit_elements, fit_gemm
-from shardwright.calibrate.imported_profiles import fit_groups
-from shardwright.calibrate.kernel_timing import Timer
-from shardwright.calibrate.machine_description import (
+from shardwright.calibrate.calibration_settings_and_check_rows import Calibration
+from shardwright.calibrate.device_names_memory_and_library_versions import (
     accelerator_name,
     device_memory,
     device_name,
     host_memory,
     library_versions,
+)
+from shardwright.calibrate.fit_profile import fit_attention, fit_elements, fit_gemm
+from shardwright.calibrate.kernel_timing import Timer
+from shardwright.calibrate.measure_all_kernels_of_device import (
+    KernelMeasurements,
+    measure_kernels,
+    progress_step,
+    slowest_of_devices,
 )
 from shardwright.calibrate.measure_collectives import (
     KINDS,
@@ -24,12 +29,7 @@ from shardwright.calibrate.measure_collectives import (
     measure_collectives,
 )
 from shardwright.calibrate.measure_in_processes_at_once import measure_simultaneously
-from shardwright.calibrate.measure_kernels import (
-    KernelMeasurements,
-    measure_kernels,
-    progress_step,
-    slowest_of_devices,
-)
+from shardwright.calibrate.profiles_from_nccl_tests_and_kineto_traces import fit_groups
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.measured_rates import (
     CollectiveFit,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from shardwright.calibrate.calibrate_settings import CheckRow
+from shardwright.calibrate.calibration_settings_and_check_rows import CheckRow
 from shardwright.calibrate.time_decoder_step import MeasuredStep, measure_step
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import reduce
 
-from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
-from shardwright.calibrate.imported_profiles import (
+from shardwright.calibrate.calibration_settings_and_check_rows import Calibration, CheckRow
+from shardwright.calibrate.profiles_from_nccl_tests_and_kineto_traces import (
     merged_profiles,
     profile_of_nccl_tests,
     profile_of_trace,

@@ -8,14 +8,14 @@ from typing import Any
 
 from rich.console import Group
 
-from shardwright.api.general_search_methods import GeneralSearch
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.searches.store_and_verify_general_plans import stored_general
+from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
+from shardwright.api.table_of_general_plan_searches import GeneralSearch
 from shardwright.cli import exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
+from shardwright.cli.terminal.additional_sections_and_json_fields_record import ExtraAnswers
 from shardwright.cli.terminal.exportable_frameworks_section import frameworks_section
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import document_of, file_text

@@ -20,17 +20,17 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "double_binary_tree": (
             "shardwright.collectives.algorithms.double_binary_tree:DOUBLE_BINARY_TREE"
         ),
-        "nvlink_sharp": "shardwright.collectives.algorithms.nvlink_sharp:NVLINK_SHARP",
+        "nvlink_sharp": "shardwright.collectives.algorithms.nvlink_sharp_all_reduce:NVLINK_SHARP",
         "hierarchical": "shardwright.collectives.algorithms.hierarchical_rings:HIERARCHICAL",
         "halving_doubling": "shardwright.collectives.algorithms.halving_doubling:HALVING_DOUBLING",
         "torus_2d": "shardwright.collectives.algorithms.logical_2d_torus_rings:TORUS_2D",
-        "pairwise": "shardwright.collectives.algorithms.all_to_all:PAIRWISE",
+        "pairwise": "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:PAIRWISE",
         "hierarchical_all_to_all": (
-            "shardwright.collectives.algorithms.all_to_all:HIERARCHICAL_ALL_TO_ALL"
+            "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:HIERARCHICAL_ALL_TO_ALL"
         ),
-        "flat": "shardwright.collectives.algorithms.rooted_flat_and_binomial_tree:FLAT",
+        "flat": "shardwright.collectives.algorithms.broadcast_scatter_gather_flat_or_binomial:FLAT",
         "binomial_tree": (
-            "shardwright.collectives.algorithms.rooted_flat_and_binomial_tree:BINOMIAL_TREE"
+            "shardwright.collectives.algorithms.broadcast_scatter_gather_flat_or_binomial:BINOMIAL_TREE"
         ),
         "send": "shardwright.collectives.algorithms.point_to_point:SEND",
         "tree": "shardwright.collectives.algorithms.spanning_tree_all_reduce:TREE",
@@ -40,8 +40,8 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "one_shot": "shardwright.collectives.algorithms.engine_all_reduce:ONE_SHOT",
         "two_shot": "shardwright.collectives.algorithms.engine_all_reduce:TWO_SHOT",
         "multimem": "shardwright.collectives.algorithms.engine_all_reduce:MULTIMEM",
-        "low_latency": "shardwright.collectives.algorithms.engine_all_to_all:LOW_LATENCY",
-        "one_sided": "shardwright.collectives.algorithms.engine_all_to_all:ONE_SIDED",
+        "low_latency": "shardwright.collectives.algorithms.serving_engine_token_all_to_all:LOW_LATENCY",
+        "one_sided": "shardwright.collectives.algorithms.serving_engine_token_all_to_all:ONE_SIDED",
     },
     error=RuntimeModelError,
 )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwright.errors import UsageError, nearest
+from shardwright.files import chrome_trace_file_schema as trace_schema
 from shardwright.files import plan_and_simulation_file_contents as stored_documents
-from shardwright.files import profile_file, trace_schema
+from shardwright.files import profile_file
 from shardwright.files.read_plan_and_simulation_files import PLAN, SIMULATION
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import parse_json, read_text
-from shardwright.files.list_length_checks import require_lengths
+from shardwright.files.check_plan_file_list_lengths import require_lengths
 from shardwright.files.plan_and_simulation_file_contents import (
     NAMES,
     PLAN_SCHEMA,

@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.hardware.cluster_text_with_scale_factors import factors_text, split_scale_factors
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
+    factors_text,
+    split_scale_factors,
+)
 from shardwright.model.catalog.load_model_by_name import is_catalog_name
 from shardwright.search.search_request import Request
 

@@ -26,8 +26,7 @@ from pydantic import ValidationError
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import parse_json, read_text
-from shardwright.files.strict_pydantic_models_of_dataclasses import document_body
-from shardwright.files.trace_schema import (
+from shardwright.files.chrome_trace_file_schema import (
     SCHEMA,
     THREADS_OF_PROCESS,
     TRACE,
@@ -37,6 +36,7 @@ from shardwright.files.trace_schema import (
     OtherEvent,
     SpanEvent,
 )
+from shardwright.files.strict_pydantic_models_of_dataclasses import document_body
 from shardwright.files.validation_error_text import document_error
 from shardwright.program.step_trace import (
     Origin,

@@ -12,10 +12,10 @@ from shardwright.frameworks.documents.dotted_settings import (
     settings_of_document,
     settings_of_python,
 )
-from shardwright.frameworks.documents.kubernetes_manifest import Manifest, manifest_of
+from shardwright.frameworks.documents.parse_kubernetes_launch_manifest import Manifest, manifest_of
 from shardwright.frameworks.documents.python_recipes import settings_of_recipe
 from shardwright.frameworks.launch.framework_detection import Document, FileKind
-from shardwright.frameworks.launch.training_launch import ORDER
+from shardwright.frameworks.launch.training_launch_and_reader_types import ORDER
 from shardwright.frameworks.registry import claimants
 from shardwright.frameworks.shell.interpreter_state import Sources
 from shardwright.frameworks.shell.run_script import read_script

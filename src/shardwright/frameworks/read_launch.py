@@ -22,7 +22,7 @@ from shardwright.frameworks.launch.framework_detection import (
     included_frameworks,
     joined_claims,
 )
-from shardwright.frameworks.launch.training_launch import (
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
     NODE_DEVICES,
     FileSettings,
     Launch,

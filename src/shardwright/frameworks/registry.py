@@ -12,9 +12,12 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.frameworks.export.exporter import Exporter, PlanToExport
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    Exporter,
+    PlanToExport,
+)
 from shardwright.frameworks.launch.framework_detection import Claimant
-from shardwright.frameworks.launch.training_launch import LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import LaunchReader
 from shardwright.frameworks.launch.unsupported_frameworks import NOT_READ
 from shardwright.registry import Registry
 

@@ -12,8 +12,8 @@ from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
-from shardwright.hardware.link import Link, Tier
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.hardware.link_and_network_tier import Link, Tier
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.lazily_compiled_dataclass import dataclass
 
 IN_THE_FILE: Final = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")

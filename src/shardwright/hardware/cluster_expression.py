@@ -43,8 +43,12 @@ from shardwright.hardware.cluster import (
     NodeKind,
     sorted_by_zone,
 )
-from shardwright.hardware.link import Link
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink, checked_links, checked_price
+from shardwright.hardware.link_and_network_tier import Link
+from shardwright.hardware.zone_link_record_and_price_checks import (
+    ZoneLink,
+    checked_links,
+    checked_price,
+)
 from shardwright.units import BITS_PER_BYTE
 
 MAX_TEXT: Final = 4096

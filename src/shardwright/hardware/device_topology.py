@@ -20,7 +20,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray, as_int_array
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.device_partition_by_network_level import Units, equal_units
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 
 
 def levels_inside_nodes(cluster: Cluster) -> int:

@@ -12,9 +12,9 @@ from typing import Final
 from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.lazily_compiled_dataclass import dataclass
 
 MOST_STATES: Final = 64

@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
+from shardwright.job.serving_workload_formats_and_objectives import (
+    NumberFormat,
+    OperatorPrecision,
+    Precision,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 
 BF16: Final = OperatorPrecision()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shardwright.model.add_frozen_teacher_to_model import with_teacher
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.model.distillation import with_teacher
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 

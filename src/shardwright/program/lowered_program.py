@@ -10,7 +10,7 @@ from shardwright.program.device_classes_with_equal_actions import DeviceClass, P
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.stages.stage_messages import LaneEdge, Messages
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.program.task_arrays import Instances, Templates
+from shardwright.program.task_kind_stream_and_dependency_arrays import Instances, Templates
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.program.action_tasks import ActionTasks
+from shardwright.program.actions_as_compute_stream_tasks import ActionTasks
 from shardwright.program.backward_piece_awaited_by_reduction import pieces_before
 from shardwright.program.device_classes_with_equal_actions import DeviceClass, Posts, TaskShape
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.program.task_graph_builder import TaskGraphBuilder
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
 
 Pairs = list[tuple[int, int]]
 

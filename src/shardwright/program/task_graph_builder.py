@@ -10,7 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct
-from shardwright.program.task_arrays import Instances, Templates, templates_of
+from shardwright.program.task_kind_stream_and_dependency_arrays import (
+    Instances,
+    Templates,
+    templates_of,
+)
 
 _NONE = dict.fromkeys(
     ("lane", "chunk", "edge", "partner_lane", "partner_chunk", "partner_kind", "partner_slice"), -1

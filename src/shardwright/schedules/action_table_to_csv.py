@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_order_arrays import ActionTable, R
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import entries_by_slot
 from shardwright.schedules.format_action import format_action
-from shardwright.schedules.plan_entries_and_time_slots import entries_by_slot
 
 
 def format_csv(table: ActionTable, *, lanes: tuple[str, ...] = ()) -> str:

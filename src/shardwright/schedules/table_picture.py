@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwright.schedules.action_order_arrays import ActionTable
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import entries_by_slot
 from shardwright.schedules.format_action import format_action
-from shardwright.schedules.plan_entries_and_time_slots import entries_by_slot
 from shardwright.strategy.plan.pipeline_order import actions_of
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_order_arrays import ActionTable
+from shardwright.schedules.build_zero_bubble_h1_h2_table import put_off_table
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
-from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
 def _peak(sizes: Sizes) -> IntArray:

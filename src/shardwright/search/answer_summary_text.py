@@ -13,7 +13,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.search.certificate_part_of_cluster_states import judged_by
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Counted, HostMemory, Prediction, host_lack
-from shardwright.strategy.text.printable_text import printable
+from shardwright.strategy.text.replace_unprintable_characters import printable
 from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
 
 Line = tuple[str, str]

@@ -10,7 +10,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.strategy.text.printable_text import MAX_STRATEGY, printable
+from shardwright.strategy.text.replace_unprintable_characters import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

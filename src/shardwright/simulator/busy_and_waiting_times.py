@@ -10,7 +10,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import Stream
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream
 from shardwright.simulator.last_predecessor_of_each_task import NO_TASK, last_predecessors
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.prediction import KindTimes

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.block_programs_under_one_structure import block_context
-from shardwright.cost.gradients.element_and_bucket_bytes import gathered_bytes, gradient_bytes
-from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
+from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import (
+    gathered_bytes,
+    gradient_bytes,
+)
+from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import owner_volumes
 from shardwright.cost.gradients.plan_sharded_elements import (
     effective_zero_stage,
     is_gathered,
@@ -23,23 +25,24 @@ from shardwright.cost.gradients.plan_sharded_elements import (
 )
 from shardwright.cost.gradients.plan_synchronisation import sharing_groups
 from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.part_phase_recompute_keys import MODES
-from shardwright.cost.relevant_runtime_fields import block_problem
-from shardwright.cost.step.identical_device_family_costs import recompute_mode
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_problem
+from shardwright.cost.step.price_one_stage_device_family import recompute_mode
 from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
 from shardwright.cost.tables.plan_block_costs import local_sizes
-from shardwright.cost.tables.work_repeated_by_selective_recompute import repeats_move
+from shardwright.cost.tables.share_of_block_work_rerun_by_selective_recompute import repeats_move
 from shardwright.hardware.device_topology import level_between
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.kernel_compilation import python_form
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_operator_cuts import on_replica
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.stages.held_parameters import HeldParameters, held_by_families
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.program.stages.stage_segments import Segment, StageParts
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, Sharing, shard_rules
 from shardwright.simulator.device_traffic_by_group_and_tier import (
@@ -49,7 +52,7 @@ from shardwright.simulator.device_traffic_by_group_and_tier import (
     TrafficCounter,
 )
 from shardwright.simulator.plan_simulation import SimulatedPlan
-from shardwright.simulator.resolved_plan import summings_of
+from shardwright.simulator.plan_stages_edges_rows_and_device_classes import summings_of
 
 _BACKWARDS: Final = (int(TaskKind.B), int(TaskKind.I))
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.simulator.prediction import Source
 from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes, format_seconds
 

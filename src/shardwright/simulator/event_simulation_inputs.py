@@ -11,10 +11,10 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, Int32Array, IntArray
-from shardwright.cost.bounds.round_as_event_kernel_does import picoseconds
+from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import picoseconds
 from shardwright.cost.network.networks_of_plan_devices import plan_units, working_problem
 from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
-from shardwright.cost.step.overlapped_action_pairs import pair_share
+from shardwright.cost.step.overlapped_action_pair_seconds import pair_share
 from shardwright.cost.step.stage_action_seconds import (
     StageCosts,
     action_seconds_table,
@@ -28,7 +28,7 @@ from shardwright.program.device_classes_with_equal_actions import DeviceClass, c
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.lowered_program import Program
 from shardwright.program.stages.stage_segments import working_devices
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.kernel.event_kernel import SCALE
 from shardwright.units import PICOSECONDS_PER_SECOND

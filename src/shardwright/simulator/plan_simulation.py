@@ -18,17 +18,21 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.device_classes_with_equal_actions import DeviceClass, TaskShape, chunks_of
 from shardwright.program.identity_cache_keys import Same
+from shardwright.program.lower_plan_to_tasks import lower_plan
 from shardwright.program.lowered_program import Program
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory, may_offload
+from shardwright.simulator.plan_stages_edges_rows_and_device_classes import (
+    LayoutKey,
+    ResolvedPlan,
+    resolved_plan,
+)
 from shardwright.simulator.prediction import HostMemory, StageMemory
-from shardwright.simulator.resolved_plan import LayoutKey, ResolvedPlan, resolved_plan
 from shardwright.simulator.stage_family_prices import price_stages
 from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.grid_rules import LoneStages

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.cost.step.overlapped_action_pairs import pair_seconds
+from shardwright.cost.step.overlapped_action_pair_seconds import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (
     StageCosts,
     action_seconds,
@@ -27,7 +27,7 @@ from shardwright.program.step_trace import (
     Track,
     sorted_spans,
 )
-from shardwright.program.task_arrays import Stream, TaskKind, Template
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind, Template
 from shardwright.program.timeline_message_pairs import CONSUMERS
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.simulation_memory_limit import TASK_BYTES, require_room

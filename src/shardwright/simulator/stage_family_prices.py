@@ -9,7 +9,7 @@ from functools import lru_cache
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import with_overlap_of
 from shardwright.cost.network.networks_of_plan_devices import working_problem
 from shardwright.cost.step.device_family_synchronisation import Shape
-from shardwright.cost.step.identical_device_family_costs import family_costs
+from shardwright.cost.step.price_one_stage_device_family import family_costs
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, Sharing, StageCosts
 from shardwright.cost.tables.plan_block_costs import network_unit
 from shardwright.hardware.strided_device_list import DeviceList
@@ -19,7 +19,7 @@ from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import StageParts, working_devices
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
-from shardwright.simulator.equal_stages import PlacedKind, StageKind
+from shardwright.simulator.group_stages_of_equal_cost import PlacedKind, StageKind
 from shardwright.strategy.plan.plan import Plan
 
 

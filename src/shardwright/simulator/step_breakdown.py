@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.round_as_event_kernel_does import picoseconds
+from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import picoseconds
 from shardwright.cost.part_phase_recompute_keys import EP, PARTS
-from shardwright.cost.step.overlapped_action_pairs import pair_seconds
+from shardwright.cost.step.overlapped_action_pair_seconds import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (
     action_seconds,
     product_seconds,
@@ -18,7 +18,7 @@ from shardwright.cost.step.stage_action_seconds import (
 from shardwright.cost.step.strategy_task_seconds import PART_NAMES
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -9,7 +9,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.fitted_training_constants import clock_name
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels
-from shardwright.simulator.doubts_where_nothing_was_measured import shipped_runs
+from shardwright.simulator.fitted_runs_and_doubts_about_other_predictions import shipped_runs
 from shardwright.simulator.prediction import Doubt
 
 EXPOSED: Final = ("tp", "cp", "ep", "sharding")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import UsageError
-from shardwright.validation.errors.measured_run_protocol import Progress
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import Progress
 from shardwright.validation.errors.prediction_errors import Validation
 from shardwright.validation.serving.serving_table_columns import is_serving_table
-from shardwright.validation.serving.serving_validation_pipeline import SERVED
-from shardwright.validation.table_reader_and_study import Study, TableReader
+from shardwright.validation.serving.serving_table_reader_with_prediction_and_fit import SERVED
+from shardwright.validation.table_reader_and_fold_validation import Study, TableReader
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
-from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 
 MAX_WORKERS: Final = 8
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.api import simulate_strategy
-from shardwright.api.cluster_from_inventories_and_its_picture import (
+from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
+from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.compare_strategies_and_clusters import compare
+from shardwright.api.guide.make_guide import guide_document, make_guide
+from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
+from shardwright.api.launches import launch_advice
+from shardwright.api.read_cluster_inventories_or_compute_picture import (
     ALL_FORMATS,
     read_cluster,
 )
-from shardwright.api.compare_plan_with_strategy import why
-from shardwright.api.compare_strategies_and_clusters import compare
-from shardwright.api.general_search_methods import SEARCHES
-from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide import serving_guide_of_request
-from shardwright.api.launches import launch_advice
 from shardwright.api.report.report_content_of_answer_file import (
     add_what_if,
     make_report,
@@ -26,7 +25,8 @@ from shardwright.api.report.report_content_of_answer_file import (
 from shardwright.api.request_to_problem import SearchMethod, load_cluster, method_of
 from shardwright.api.searches import grid_search
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
-from shardwright.api.searches.store_and_verify_general_plans import stored_general
+from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
+from shardwright.api.table_of_general_plan_searches import SEARCHES
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value

@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.errors import ModelError, UsageError, nearest
 from shardwright.files.plan_argument import names_file
-from shardwright.hardware.cluster_text_with_scale_factors import (
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
     is_cluster_file,
     split_scale_factors,
 )

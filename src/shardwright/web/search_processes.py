@@ -22,10 +22,10 @@ from shardwright.web.answer_events import (
     TooManyQuestionsError,
     failed,
 )
-from shardwright.web.search_process import run_search_process
+from shardwright.web.answer_one_question_in_process import run_search_process
 from shardwright.web.server_limits import ServerLimits
 
-_PRELOADED: Final = "shardwright.web.preloaded_search"
+_PRELOADED: Final = "shardwright.web.preload_search_in_fork_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

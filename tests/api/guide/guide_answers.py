@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from shardwright.api.guide.best_plan import BestPlan
+from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.make_guide import make_guide
-from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.search_cached_plans import PlanSearches
+from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Comparison, Rule, Verdict
 from shardwright.search.search_request import Request
 

@@ -15,12 +15,12 @@ from shardwright.api.guide import rules as rules_package
 from shardwright.api.guide import serving_rules as serving_package
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.evaluate_formula import evaluate
-from shardwright.api.guide.judge_rule import EQUAL
+from shardwright.api.guide.judge_rule_against_best_plan import EQUAL
 from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide import make_serving_guide
-from shardwright.api.guide.rule_table import RULES
-from shardwright.api.guide.serving_facts import serving_facts
-from shardwright.api.guide.serving_rule_table import SERVING_RULES
+from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
+from shardwright.api.guide.serving_request_facts_and_simulations import serving_facts
+from shardwright.api.guide.serving_rules_in_order import SERVING_RULES
+from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.grid_search import plan

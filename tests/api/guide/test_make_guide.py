@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.guide_rule import Advice
+from shardwright.api.guide.guide_rule_and_advice_classes import Advice
 from shardwright.api.guide.make_guide import make_guide
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rule_table import RULES
+from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan import BestPlan
+from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.request_facts import facts_of_request
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from tests.api.guide.canonical_problems import CANONICAL

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan import BestPlan
-from shardwright.api.guide.find_break_even import find_break_even
-from shardwright.api.guide.guide_rule import BreakEvenQuestion
+from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.find_value_where_best_plan_changes import find_break_even
+from shardwright.api.guide.guide_rule_and_advice_classes import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
-from shardwright.api.guide.rules import technique_by_device_count, twice_the_devices
+from shardwright.api.guide.rules import keep_degrees_on_twice_the_devices as twice_the_devices
+from shardwright.api.guide.rules import technique_by_device_count
 from shardwright.api.guide.rules.break_even_questions import (
     fit_question,
     memory_question,

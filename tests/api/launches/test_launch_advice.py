@@ -20,7 +20,7 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.cli.main import run
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.strategy_rule_violations import grid_violations

@@ -15,7 +15,7 @@ from shardwright.api.report.bubble_causes import IdleCause, idle_pieces
 from shardwright.api.request_to_problem import problem_of
 from shardwright.arrays import IntArray
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.search.search_request import Request
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate

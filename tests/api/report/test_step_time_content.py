@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.report.changes.search_again_with_free_part import SAME_PLAN, plan_if_free
+from shardwright.api.report.changes.search_again_where_part_takes_no_time import (
+    SAME_PLAN,
+    plan_if_free,
+)
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import LEAST_SHARE, step_time_parts
 from shardwright.api.request_to_problem import capacity_of, facts_of, space_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, stored_answer
-from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_free_part
+from shardwright.program.problem_where_step_part_takes_no_time import (
+    REMOVABLE_PARTS,
+    with_free_part,
+)
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_request import Choices, Request

@@ -20,7 +20,7 @@ from shardwright.api.searches.device_and_batch_sweeps import (
     progress_rate,
 )
 from shardwright.cli.main import run
-from shardwright.cli.verbs.plan_scaling import read_batches, read_devices
+from shardwright.cli.verbs.plan_several_device_counts_or_batches import read_batches, read_devices
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.job.critical_batch_size import critical_batch, predicted_loss, useful_share
 from shardwright.search.search_request import Request

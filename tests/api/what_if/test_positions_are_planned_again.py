@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.predicted_step_cost_memory_proof_content import answer_card
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.what_if.axes_of_request import AXES, usual_values, why_without
 from shardwright.api.what_if.search_best_plans_along_axis import what_if

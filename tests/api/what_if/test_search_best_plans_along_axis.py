@@ -24,10 +24,10 @@ from shardwright.api.what_if.search_best_plans_along_axis import (
     what_if_of_axes,
 )
 from shardwright.errors import ClusterError, UsageError
-from shardwright.search.best_plans_along_what_if_axis import WhatIfPosition
 from shardwright.search.parallel.engine_by_name import engine_of
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
+from shardwright.search.what_if_best_plans_result import WhatIfPosition
 from shardwright.simulator.plan_simulation import plan_of_grid
 
 SMALL = Request(

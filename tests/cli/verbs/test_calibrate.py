@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwright.calibrate import run_and_check_calibration as calibrate_request
-from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
+from shardwright.calibrate.calibration_settings_and_check_rows import Calibration, CheckRow
 from shardwright.cli.main import run
 from shardwright.dtype import Dtype
 from shardwright.files.canonical_json import to_text
@@ -18,7 +18,7 @@ from shardwright.files.profile_file import profile_document, read_profile
 from shardwright.files.read_plan_and_simulation_files import parse_saved
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
-from tests.calibrate.test_nccl_tests_output import NEW
+from tests.calibrate.test_parse_nccl_tests_output import NEW
 
 JOB = ["--seq-len", "4096", "--global-batch", "64"]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.collectives.groups.span_members_by_network_tier import lie_alike, span_of
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from tests.tiers import examples, in_both, in_proof
 
 EVERY = 3 if in_proof() else 9

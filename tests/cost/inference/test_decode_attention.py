@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.hardware.catalog.serving_kernel_formula_constants import DECODE_BANDWIDTH
-from shardwright.job.serving_job import NumberFormat
+from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import DECODE_BANDWIDTH
+from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.model.latent_attention_sizes import LatentSizes
 from tests.cost.inference.serving_machines import (

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.inference.engine_gemm_seconds import small_gemm_seconds
-from shardwright.cost.inference.monotone_prices import KNOTS, non_decreasing_price
+from shardwright.cost.inference.make_prices_non_decreasing_in_size import (
+    KNOTS,
+    non_decreasing_price,
+)
 from shardwright.cost.inference.routed_experts import active_experts, routed_experts_seconds
 from shardwright.dtype import Dtype
-from shardwright.job.serving_job import NumberFormat
+from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
 from tests.cost.inference.serving_machines import DEVICES, machine, slower, untabled
 from tests.tiers import examples
 

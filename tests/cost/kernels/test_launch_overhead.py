@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.kernels.launch_overhead import (
     DISPATCH_SHARE,
@@ -20,13 +19,16 @@ from shardwright.cost.kernels.launch_overhead import (
     launches,
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, EP, LAUNCH
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
-from shardwright.cost.tables.table_columns import LayerTable
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.operator_cut_protocol import is_routed
-from shardwright.program.block.operators_recomputed_in_every_mode import recomputed_operators
+from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
+    recomputed_operators,
+)
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, ExpertDispatch

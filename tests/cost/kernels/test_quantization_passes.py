@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.block_programs_under_one_structure import block_context, programs_of
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,
@@ -16,9 +15,10 @@ from shardwright.cost.kernels.quantization_passes import (
     recipe_passes,
     seconds_with_casts,
 )
+from shardwright.cost.lower_model_blocks_under_structure import block_context, programs_of
 from shardwright.cost.step.strategy_task_seconds import step_costs
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import narrow_copies
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import narrow_copies
 from shardwright.dtype import Dtype
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.grid_operator_cuts import Structure

@@ -16,7 +16,11 @@ from shardwright.cost.kernels.tile_quantization import staging, unaligned, wave_
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator
-from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLES, kernel_tables
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
+    SAME_DIE,
+    TABLES,
+    kernel_tables,
+)
 from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import (
     MULTIPROCESSORS,
     Multiprocessors,

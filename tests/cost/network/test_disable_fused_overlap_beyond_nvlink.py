@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardwright.api.request_to_problem import problem_of as api_problem
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.bounds.longest_path import microbatches_of, path_seconds
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import without_fused_overlap
 from shardwright.cost.network.exposed_communication import gemms_yield_multiprocessors
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, GEMM, PHASES, TP

@@ -24,7 +24,7 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_partition_by_network_level import equal_units
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from tests.tiers import examples
 
 AXES = ("tp", "ulysses", "ring", "dp", "pp")

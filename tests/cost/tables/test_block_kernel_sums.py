@@ -12,7 +12,7 @@ import pytest
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.all_block_costs_by_degrees import _lowered_block, layer_table
 from shardwright.cost.tables.block_kernel_sums import distinct_degrees
-from shardwright.cost.tables.table_columns import LayerTable
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.search.grid.members.default_runtime_and_recompute_options import module_ladder
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

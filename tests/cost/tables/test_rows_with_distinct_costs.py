@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.cost.tables.rows_with_distinct_costs import distinct_rows
-from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.search.grid.bounds.member_price_tables import _layer_rows
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members

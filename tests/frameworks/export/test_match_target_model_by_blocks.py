@@ -12,7 +12,7 @@ import yaml
 
 from shardwright.api.exports.export_plan import export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
-from shardwright.frameworks.export.exporter import ExportFile
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import ExportFile
 from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored

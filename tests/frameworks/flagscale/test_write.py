@@ -16,7 +16,7 @@ import pytest
 from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import StrategyError
-from shardwright.frameworks.export.rank_placement import TABLE
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import TABLE
 from shardwright.frameworks.flagscale.write import CONFIG, TRAIN
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.load_model_by_name import load_model

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.frameworks.export.nested_settings import nested_sections
+from shardwright.frameworks.export.nest_dotted_settings import nested_sections
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.launch.framework_detection import included_frameworks
 from shardwright.frameworks.launch.unsupported_frameworks import NOT_READ

@@ -10,7 +10,7 @@ import pytest
 from shardwright.api.launches.launch_advice import advise, read_request
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.cli.main import run
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.megatron.arguments_by_release import RELEASES, release_of, runtime_of
 from shardwright.frameworks.read_launch import launch_of_files, read_launch
 from shardwright.frameworks.settings.setting_verdicts import Verdict

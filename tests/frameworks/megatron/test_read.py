@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import DataError, ShardwrightError, StrategyError
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, SETTINGS
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.setting_verdicts import Verdict

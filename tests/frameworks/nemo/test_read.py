@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.catalog.load_model_by_name import load_model

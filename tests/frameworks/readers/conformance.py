@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import FileKind
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.launch_files_to_setting_documents import documents_of
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.setting_verdicts import Verdict

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.frameworks.documents.dotted_settings import settings_of_document
-from shardwright.frameworks.export.nested_settings import nested_sections
+from shardwright.frameworks.export.nest_dotted_settings import nested_sections
 from shardwright.frameworks.registry import READERS, TARGETS
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
@@ -20,8 +20,8 @@ from shardwright.frameworks.settings.setting_table import (
     values_of,
     written_settings,
 )
+from shardwright.frameworks.settings.setting_values_from_and_to_text import PERCENT, TEXT, WHOLE
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.value_conversion import PERCENT, TEXT, WHOLE
 
 
 def tables() -> dict[str, SettingTable]:

@@ -18,7 +18,7 @@ from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
-from shardwright.frameworks.export.rank_placement import HOSTS, RANKS, TABLE
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import HOSTS, RANKS, TABLE
 from shardwright.frameworks.torchtitan.settings import FLAVORS
 from shardwright.frameworks.torchtitan.write import FUNCTION, MODULE, ORDER, SCHEDULES, SCRIPT
 from shardwright.model.catalog.load_model_by_name import load_model

@@ -19,7 +19,7 @@ from shardwright.hardware.inventories.cluster_from_inventories import (
     ClusterRead,
     cluster_from_inventories,
 )
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.node_facts import BusRate, Inventory
 from tests.hardware.inventory_files import (
     HGX_H100,

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.detect_format_and_read_inventory import (
+    read_inventory,
+    read_inventory_file,
+)
 from shardwright.hardware.inventories.documents import size_limited_text as lines_and_numbers
-from shardwright.hardware.inventories.format_detection import read_inventory, read_inventory_file
 
 BOMB = '<!DOCTYPE system [<!ENTITY a "aaaaaaaaaa">' + "".join(
     f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)

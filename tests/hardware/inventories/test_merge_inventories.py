@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.merge_inventories import more_precise_fact
 from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, FoundFact
 from shardwright.units import GIB

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import NodeKind
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, PciePaths
 from tests.hardware.inventories.test_cluster_from_inventories import read, words_of
 from tests.hardware.inventory_files import nccl_gpu, rocm_topology, topo_matrix, xgmi_gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.merge_inventories import named_nodes
 from shardwright.hardware.inventories.node_facts import FactKind
 from shardwright.hardware.inventories.outputs import slurm_topology_conf

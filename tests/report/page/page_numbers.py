@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 from shardwright.report.page.markup.value_tables import cell_value
 
 _NO_TEXT = ("style", "script", "title")

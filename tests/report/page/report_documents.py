@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from shardwright.api.report.report_content_of_answer_file import make_report, report_document
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import (
     StoredSimulation,

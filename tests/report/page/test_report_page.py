@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.files.canonical_json import to_text
-from shardwright.report.page.markup.sentences import append_sentence, sentence_text
+from shardwright.report.page.markup.sentences_with_json_values import append_sentence, sentence_text
 from shardwright.report.page.report_page import VIEWS, report_html, report_views
 from tests.files.saved import grid_plan
 from tests.report.page.page_numbers import require_numbers_of_document

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from shardwright.report.page.markup.json_pointer import value_at
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 from tests.report.page.page_numbers import require_numbers_of_document
 from tests.report.page.report_of_size import SIZES, report_of
 from tests.tiers import cases

@@ -20,7 +20,7 @@ from shardwright.api.report.searched_members_content import (
 )
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value
@@ -29,7 +29,7 @@ from shardwright.files.plan_and_simulation_file_contents import (
     file_text,
     stored_answer,
 )
-from shardwright.report.page.markup.sentences import sentence_text
+from shardwright.report.page.markup.sentences_with_json_values import sentence_text
 from shardwright.report.page.report_page import report_html, report_views
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.canonical_grid import canonical

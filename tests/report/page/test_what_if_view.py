@@ -26,7 +26,7 @@ from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import file_text, stored_answer
 from shardwright.report.page.markup.page_frame import page_html
-from shardwright.report.page.markup.sentences import sentence_text
+from shardwright.report.page.markup.sentences_with_json_values import sentence_text
 from shardwright.report.page.report_page import SCRIPTS, report_html, report_views
 from shardwright.report.page.views.what_if_view import what_if_view
 from shardwright.search.search_request import Request

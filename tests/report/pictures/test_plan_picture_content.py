@@ -20,14 +20,18 @@ from shardwright.report.pictures.devices_with_equal_shares import (
 )
 from shardwright.report.pictures.fold_repeated_columns import folded_view
 from shardwright.report.pictures.plan_picture_content import PlanPicture, plan_picture
-from shardwright.report.pictures.plan_picture_json import picture_document
+from shardwright.report.pictures.plan_picture_to_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
-from shardwright.report.pictures.split_tree_picture import TreeNode, split_tree, tree_lines
+from shardwright.report.pictures.split_tree_nodes_and_text_lines import (
+    TreeNode,
+    split_tree,
+    tree_lines,
+)
 from shardwright.strategy.plan.operator_split_tree import Split, devices_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.text.printable_text import printable
+from shardwright.strategy.text.replace_unprintable_characters import printable
 from shardwright.strategy.verify.block_coverage import operators_of, stage_pieces
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees

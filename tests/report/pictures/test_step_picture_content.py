@@ -19,7 +19,7 @@ from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import StrategyError, UsageError
 from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.report.pictures.plan_picture_content import PlanPicture
-from shardwright.report.pictures.plan_picture_json import picture_document
+from shardwright.report.pictures.plan_picture_to_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
 from shardwright.report.pictures.step_picture_content import COLOURS, StepPicture

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from rich.cells import cell_len
 
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.model.catalog.load_model_by_name import ENTRIES, load_model

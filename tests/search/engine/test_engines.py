@@ -20,8 +20,8 @@ import pytest
 from shardwright.errors import InfeasibleError, ResourceError, UsageError
 from shardwright.search.parallel.engine_by_name import PROCESSES, SERIAL, engine_of
 from shardwright.search.parallel.engine_protocol import results, rounds
+from shardwright.search.parallel.engine_that_distributes_tasks_over_workers import Pooled
 from shardwright.search.parallel.process_workers import ProcessWorkers, start_method
-from shardwright.search.parallel.worker_pool import Pooled
 from shardwright.search.search_time_limit import STOP
 from tests.search.engine.stand_in_ray import StandIn
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
+from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import document_of
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort

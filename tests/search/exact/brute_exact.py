@@ -28,16 +28,16 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.exact.chain_of_blocks import stage_of_blocks
 from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.priced_stage_options import (
+from shardwright.search.exact.price_stage_split_option import (
     Illegal,
     StageOption,
     options_in_one_plan,
     price_stage,
 )
+from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -23,10 +23,10 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.exact.chain_of_blocks import stage_of_blocks
 from shardwright.search.exact.enumerate_lane_distributions import num_members
 from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
+from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table

@@ -15,7 +15,7 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.search.exact.chain_of_blocks import chain_blocks
+from shardwright.search.exact.enumerate_forward_backward_orders import pipeline_orders
 from shardwright.search.exact.enumerate_lane_distributions import (
     lane_distributions,
     num_members,
@@ -24,8 +24,8 @@ from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.find_exact_multi_lane import plan_of_lanes, rooms
-from shardwright.search.exact.lane_shape_bounds import LanePrices
-from shardwright.search.exact.static_orders import pipeline_orders
+from shardwright.search.exact.lane_shapes_without_order_and_bounds import LanePrices
+from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
 from shardwright.search.search_time_limit import Stops
 from shardwright.simulator.plan_simulation import lower, simulate_plan
 from shardwright.strategy.plan.plan import ALL, Shards

@@ -19,7 +19,11 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.exact.chain_of_blocks import chain_blocks
+from shardwright.search.exact.enumerate_forward_backward_orders import (
+    num_orders,
+    pipeline_orders,
+    stage_orders,
+)
 from shardwright.search.exact.enumerate_tensor_split_trees import (
     CutNode,
     TreeSpace,
@@ -30,9 +34,9 @@ from shardwright.search.exact.enumerate_tensor_split_trees import (
 from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.lower_plan_without_order import plan_of_stages, shape_tasks
-from shardwright.search.exact.priced_stage_options import options_in_one_plan
+from shardwright.search.exact.price_stage_split_option import options_in_one_plan
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
-from shardwright.search.exact.static_orders import num_orders, pipeline_orders, stage_orders
+from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.simulator.plan_simulation import simulate_plan

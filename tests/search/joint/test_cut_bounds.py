@@ -22,12 +22,12 @@ from shardwright.search.joint.joint_space import (
     shaped_space,
 )
 from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
-from shardwright.search.joint.label_program_inputs import (
+from shardwright.search.joint.label_dynamic_program_inputs import (
     has_equal_layers,
     label_pipeline_of,
     splits_of,
 )
-from shardwright.search.joint.one_layer_positions_of_model import chain_of
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import chain_of
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     border_of,
     decode_choice,

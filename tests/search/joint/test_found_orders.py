@@ -30,20 +30,14 @@ from shardwright.search.joint.joint_plan_and_step_costs import (
     plan_of_cut,
     plan_of_sizes,
 )
-from shardwright.search.joint.joint_plan_orders import (
-    UNITS_PER_SECOND,
-    activation_room_of_ranks,
-    weight_gradients_by_chunk,
-    with_found_order,
-)
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.label_program_inputs import (
+from shardwright.search.joint.label_dynamic_program_inputs import (
     has_equal_layers,
     label_pipeline_of,
     splits_of,
 )
-from shardwright.search.joint.one_layer_positions_of_model import chain_of
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import chain_of
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     RankChoice,
     bound_pipeline,
@@ -54,6 +48,12 @@ from shardwright.search.joint.recompute_with_order import (
 )
 from shardwright.search.joint.score_joint_plan import ScoredPlan, path_score, simulate_scored
 from shardwright.search.joint.search_any_order import any_order_pipelines
+from shardwright.search.joint.search_order_of_joint_plan_within_memory import (
+    UNITS_PER_SECOND,
+    activation_room_of_ranks,
+    weight_gradients_by_chunk,
+    with_found_order,
+)
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.pipeline_order import NamedOrder

@@ -26,12 +26,12 @@ from shardwright.search.joint.find_joint import find_joint
 from shardwright.search.joint.joint_plan_and_step_costs import plan_of_cut, plan_of_sizes
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import joint_space, shaped_space
-from shardwright.search.joint.label_program_inputs import (
+from shardwright.search.joint.label_dynamic_program_inputs import (
     has_equal_layers,
     label_pipeline_of,
     splits_of,
 )
-from shardwright.search.joint.one_layer_positions_of_model import chain_of
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import chain_of
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     RankChoice,
     bound_pipeline,

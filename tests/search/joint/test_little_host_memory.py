@@ -27,7 +27,7 @@ from shardwright.search.joint.joint_plan_and_step_costs import JointPlan, plan_o
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_search_state import JointInputs
 from shardwright.search.joint.joint_space import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.label_program_inputs import has_equal_layers
+from shardwright.search.joint.label_dynamic_program_inputs import has_equal_layers
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     PipelineBound,
     RankChoice,

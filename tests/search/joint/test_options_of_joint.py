@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.errors import InfeasibleError, RuntimeModelError, UsageError
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.strategy_rule_violations import facts_of

@@ -12,7 +12,7 @@ from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
 from shardwright.search.orders.find_order import find_order, make_found_order
 from shardwright.search.orders.found_order import FoundOrder, codes_of_table, evaluate_order
-from shardwright.search.orders.order_makespan import walk
+from shardwright.search.orders.order_makespan_and_peak_memory import walk
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 LARGEST = 4096

@@ -20,13 +20,13 @@ from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts_from_toml import TableFacts, parse_facts
 from shardwright.validation.training.measured_training_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.row_to_training_run import to_training_run, with_facts
-from shardwright.validation.training.training_reader import TRAINING
 from shardwright.validation.training.training_table_columns import (
     TRAINING_TABLE,
     MemoryKind,
     TrainingMeasurement,
     TrainingMetric,
 )
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 from tests.tiers import examples
 from tests.validation.published import FOLDER, facts, rows
 

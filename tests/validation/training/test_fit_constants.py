@@ -13,8 +13,7 @@ import pytest
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.catalog.fitted_training_constants import DECLARED, SHIPPED, Constants
 from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
-from shardwright.validation.table_reader_and_study import Fitted
-from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.table_reader_and_fold_validation import Fitted
 from shardwright.validation.training.fit_constants import (
     PRIOR,
     Fit,
@@ -25,9 +24,10 @@ from shardwright.validation.training.fit_constants import (
     refine,
     row_weights,
 )
+from shardwright.validation.training.kinds_of_cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds
-from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 from tests.tiers import in_both, many
 from tests.validation.published import case_of, rows
 

@@ -19,7 +19,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.training.measured_training_run import MeasuredKind, TrainingRun
-from shardwright.validation.training.model_from_sizes import FORMS
+from shardwright.validation.training.row_model_from_config_catalog_or_sizes import FORMS
 from shardwright.validation.training.row_to_training_run import to_training_run
 from shardwright.validation.training.training_table_columns import MemoryKind, TrainingMeasurement
 from tests.tiers import examples

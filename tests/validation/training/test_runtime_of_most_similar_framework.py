@@ -12,8 +12,8 @@ from shardwright.validation.training.runtime_of_most_similar_framework import (
     nearest_runtime,
     with_nearest_runtime,
 )
-from shardwright.validation.training.training_reader import TRAINING
 from shardwright.validation.training.training_table_columns import TrainingMetric
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 from tests.validation.published import FOLDER, case_of, rows
 
 

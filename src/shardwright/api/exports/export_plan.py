@@ -9,11 +9,16 @@ from typing import Final
 
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+)
 from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.parse_host_file import HostEntry
-from shardwright.frameworks.export.rank_placement import (
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import (
     RankPlacement,
     placement_files,
     placement_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.exports.export_plan import exportable_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
-from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Shortfall
 from shardwright.frameworks.registry import TARGETS
 from shardwright.search.runnable_and_refused_frameworks_record import Runners
 

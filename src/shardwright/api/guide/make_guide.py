@@ -8,12 +8,12 @@ from math import inf
 from typing import Any
 
 import shardwright
-from shardwright.api.guide.best_plan import BestPlan, searched_plan
-from shardwright.api.guide.guide_rule import GuideRule
-from shardwright.api.guide.judge_rule import judge_rule
+from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
+from shardwright.api.guide.guide_rule_and_advice_classes import GuideRule
+from shardwright.api.guide.judge_rule_against_best_plan import judge_rule
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
-from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.search_cached_plans import PlanSearches
+from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import SearchMethod, method_of
 from shardwright.api.searches import grid_search

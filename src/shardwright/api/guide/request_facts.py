@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from shardwright.api.guide.best_plan import BestPlan
+from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, with_defaults
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.lazily_compiled_dataclass import dataclass

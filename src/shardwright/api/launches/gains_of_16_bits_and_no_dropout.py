@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
+from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.megatron.arguments_megatron_rejects_or_ignores import REFUSED_LAYERS
 from shardwright.frameworks.registry import READERS
 from shardwright.frameworks.settings.setting_table import half_settings

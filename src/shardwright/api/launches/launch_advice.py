@@ -16,11 +16,14 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
+from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.frameworks.export.exporter import PlanToExport, export_files
-from shardwright.frameworks.export.runtime_option_flags import flag_pairs
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    PlanToExport,
+    export_files,
+)
+from shardwright.frameworks.export.plan_runtime_options_as_flags import flag_pairs
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.read_launch import (
     launch_of_files,
     read_launch,
@@ -39,7 +42,7 @@ from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.gain_of_unsearched_options import LEAST_GAIN, with_helping_options
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.neighbour_strategies import one_change, simulated_change
-from shardwright.search.plan_against_strategy import fullest
+from shardwright.search.plan_against_strategy_result import fullest
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation

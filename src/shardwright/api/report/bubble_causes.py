@@ -27,7 +27,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.simulator.last_predecessor_of_each_task import NO_TASK, last_predecessors
 from shardwright.simulator.plan_simulation import Timeline
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.api.report.bubble_causes import IdleCause, IdlePieces
-from shardwright.api.report.changes.simulate_changes import best_grid_change, best_option_change
+from shardwright.api.report.changes.find_fastest_simulated_change import (
+    best_grid_change,
+    best_option_change,
+)
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.hardware.cluster import Cluster

@@ -12,7 +12,7 @@ from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.program.device_classes_with_equal_actions import DeviceClass
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
 from shardwright.report.page.view_data.line_chart_data import ChartAxis, round_ticks
 from shardwright.report.page.view_data.pipeline_timeline import (
     DeviceTimeline,

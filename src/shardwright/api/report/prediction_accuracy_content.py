@@ -7,8 +7,8 @@ from math import expm1
 from statistics import median
 from typing import Final
 
-from shardwright.api.report.answer_card_content import INTERVAL_SHARE
 from shardwright.api.report.nearest_published_runs import RunTraits, framework_of, nearest_runs
+from shardwright.api.report.predicted_step_cost_memory_proof_content import INTERVAL_SHARE
 from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.request_to_problem import problem_of
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import shardwright
-from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.changes.change_that_shortens_idle_time import timeline_change
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.memory_by_stage_content import memory_by_stage
 from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
+from shardwright.api.report.predicted_step_cost_memory_proof_content import answer_card
 from shardwright.api.report.prediction_accuracy_content import prediction_accuracy
 from shardwright.api.report.searched_members_content import searched_members
 from shardwright.api.report.simulate_stored_plan import simulate_stored
@@ -38,7 +38,7 @@ from shardwright.search.parallel.engine_protocol import Engine
 _HINT: Final = "`shardwright plan ... -o FILE` writes one"
 _PARSE_OTHER: Final = "shardwright.files.read_comparison_advice_and_serving:parse_other_answer"
 _REPORT_OTHER: Final = (
-    "shardwright.api.report.comparison_advice_and_serving_report:report_of_other_answer"
+    "shardwright.api.report.report_content_of_comparison_advice_or_serving:report_of_other_answer"
 )
 """Functions for files without a schema. They import the serving simulation, so that they are
 imported for such a file alone."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.changes.pins_of_grid import pins_of_grid
+from shardwright.api.report.changes.pin_space_to_one_grid import pins_of_grid
 from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import (
     SearchMethod,
@@ -36,10 +36,10 @@ from shardwright.report.page.view_data.searched_members import (
     StoredCandidate,
 )
 from shardwright.search.grid.best_first_search import SimulatedMember
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.find_best_grid import certify, problem_text
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.search.grid.sample_members_by_bound import (
+from shardwright.search.grid.members_by_bound_with_front_and_sample import (
     MembersByBound,
     by_memory,
     even_sample,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.report.changes.search_again_with_free_part import (
+from shardwright.api.report.changes.search_again_where_part_takes_no_time import (
     is_proven_grid_search,
     plan_if_free,
 )
@@ -13,7 +13,7 @@ from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
-from shardwright.program.problem_with_free_part import REMOVABLE_PARTS
+from shardwright.program.problem_where_step_part_takes_no_time import REMOVABLE_PARTS
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data.step_time_parts import (
     BetterSize,

@@ -31,9 +31,9 @@ from shardwright.report.page.view_data.what_if_axes import (
     PlanChange,
     WhatIfAxes,
 )
-from shardwright.search.best_plans_along_what_if_axis import WhatIf, WhatIfPosition
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
+from shardwright.search.what_if_best_plans_result import WhatIf, WhatIfPosition
 
 _CHANGE: Final = "the best plan changes"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import (
     SearchMethod,
     capacity_of,
@@ -14,6 +13,7 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
+from shardwright.api.table_of_general_plan_searches import SEARCHES
 from shardwright.errors import UsageError
 from shardwright.progress_callback import Progress
 from shardwright.search.best_simulation_with_certificate import CertifiedSimulation

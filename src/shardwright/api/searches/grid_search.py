@@ -25,7 +25,7 @@ from shardwright.hardware.scale_network_limit_devices_reserve_memory import scal
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress, beside
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
 from shardwright.search.grid.members.grid_search_space import Space, row_of
 from shardwright.search.grid.search_by_mesh import search

@@ -12,8 +12,12 @@ from shardwright.api.request_to_problem import (
     require_unranked,
     with_defaults,
 )
-from shardwright.api.searches.pins_and_headroom_of_request import NAME, choices_for, with_headroom
-from shardwright.api.simulate_legal_strategy import with_simulation
+from shardwright.api.searches.mixed_search_pins_and_memory_headroom import (
+    NAME,
+    choices_for,
+    with_headroom,
+)
+from shardwright.api.simulate_grid_or_plan_of_request import with_simulation
 from shardwright.errors import DataError, UsageError
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress

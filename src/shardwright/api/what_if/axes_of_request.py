@@ -15,7 +15,8 @@ from shardwright.api.request_to_problem import has_cost_goal, load_cluster, prob
 from shardwright.errors import ClusterError, ShardwrightError, UsageError, nearest
 from shardwright.hardware.catalog.list_prices import cluster_prices
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.cluster_text_with_scale_factors import (
+from shardwright.hardware.multiply_expression_counts_by_factor import multiply_counts
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
     MEMORY,
     NETWORK,
     PRICE,
@@ -24,7 +25,6 @@ from shardwright.hardware.cluster_text_with_scale_factors import (
     multiply_factor,
     split_scale_factors,
 )
-from shardwright.hardware.multiply_expression_counts_by_factor import multiply_counts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.search_request import Request
 

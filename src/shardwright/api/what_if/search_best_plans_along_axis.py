@@ -13,7 +13,7 @@ from shardwright.api.searches.find_certified_simulation import (
     find_certified_simulation,
     require_series_of_searches,
 )
-from shardwright.api.training_run_cost import with_training_cost
+from shardwright.api.training_run_days_and_dollars import with_training_cost
 from shardwright.api.what_if.axes_of_request import (
     Axis,
     Prices,
@@ -26,12 +26,12 @@ from shardwright.api.what_if.axes_of_request import (
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
-from shardwright.search.best_plans_along_what_if_axis import BreakEven, WhatIf, WhatIfPosition
 from shardwright.search.best_simulation_with_certificate import CertifiedSimulation
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
+from shardwright.search.what_if_best_plans_result import BreakEven, WhatIf, WhatIfPosition
 from shardwright.units import MEGA
 
 TOLERANCE: Final = 0.01

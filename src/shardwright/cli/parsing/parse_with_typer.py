@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 import typer
 
-from shardwright.cli.parsing.option_declarations import (
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import (
     Declaration,
     Verb,
     call_verb,

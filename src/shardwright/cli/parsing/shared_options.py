@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
-from shardwright.cli.parsing.option_declarations import Argument, Option, group
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option, group
 from shardwright.cli.parsing.parse_memory_and_cost import read_reserve
-from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
+from shardwright.cli.parsing.parse_token_and_sequence_counts import read_batch, read_count
 from shardwright.errors import UsageError
 from shardwright.search.search_request import Choices, Request
 from shardwright.strategy.text.grid_notation import name_and_value

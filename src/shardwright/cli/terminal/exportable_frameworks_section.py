@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from shardwright.api.exports.exportable_frameworks import frameworks_for_plan
 from shardwright.api.plan_and_problem_from_file import stored_plan
-from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
+from shardwright.cli.terminal.additional_sections_and_json_fields_record import ExtraAnswers
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.report.screens.frameworks_that_run_plan_screen import (
     frameworks_document,

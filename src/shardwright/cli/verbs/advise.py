@@ -7,9 +7,9 @@ from typing import Annotated
 from shardwright.api.launches import launch_advice
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.parse_token_and_sequence_counts import read_batch, read_count
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.frameworks.registry import READERS

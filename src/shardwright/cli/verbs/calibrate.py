@@ -9,10 +9,10 @@ from typing import Annotated
 from rich.console import Group
 
 from shardwright.calibrate import run_and_check_calibration as calibrate_request
-from shardwright.calibrate.calibrate_settings import Calibration
+from shardwright.calibrate.calibration_settings_and_check_rows import Calibration
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest

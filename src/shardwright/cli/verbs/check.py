@@ -8,10 +8,10 @@ from rich.console import Group
 
 from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import verify_plan_file as verify_stored_answers
-from shardwright.cli.engine_and_workers_options import EngineFlags
+from shardwright.cli.declare_engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.report.screens.verified_plan_file_screen import (

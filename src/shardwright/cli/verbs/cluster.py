@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.cluster_from_inventories_and_its_picture import (
+from shardwright.api.read_cluster_inventories_or_compute_picture import (
     ALL_FORMATS,
     read_cluster,
     show_cluster,
 )
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verbs
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verbs
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.report.pictures.cluster_picture_content import cluster_document

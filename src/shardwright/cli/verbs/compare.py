@@ -7,8 +7,8 @@ from typing import Annotated
 from shardwright.api import compare_strategies_and_clusters as compare_strategies
 from shardwright.cli import exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.report.screens.strategy_comparison_screen import (
     by_step_time,

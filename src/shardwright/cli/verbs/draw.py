@@ -7,10 +7,10 @@ from typing import Annotated
 
 from shardwright.api import compute_plan_picture as draw_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.report.pictures.plan_picture_json import picture_document
+from shardwright.report.pictures.plan_picture_to_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
 

@@ -8,8 +8,8 @@ from typing import Annotated
 from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.canonical_json import read_text
 from shardwright.files.read_plan_and_simulation_files import read_saved

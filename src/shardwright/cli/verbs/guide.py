@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide import serving_guide_of_request
+from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
-from shardwright.cli.parsing.option_declarations import Option, group
-from shardwright.cli.parsing.parse_token_counts import read_count
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option, group
+from shardwright.cli.parsing.parse_token_and_sequence_counts import read_count
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.canonical_json import to_text

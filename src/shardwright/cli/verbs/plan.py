@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 from shardwright.api import request_to_problem
 from shardwright.api.searches import grid_search
 from shardwright.cli import exit_code_and_quiet_line as verdict
-from shardwright.cli.engine_and_workers_options import EngineFlags
+from shardwright.cli.declare_engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
-from shardwright.cli.parsing.option_declarations import Option, group
-from shardwright.cli.parsing.parse_token_counts import AUTO
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option, group
+from shardwright.cli.parsing.parse_token_and_sequence_counts import AUTO
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
@@ -27,7 +27,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
+    from shardwright.cli.terminal.additional_sections_and_json_fields_record import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
 Cost = Callable[["Simulation"], "ExtraAnswers"]
@@ -224,12 +224,14 @@ def plan(
         search,
     )
     if search.devices:
-        trials = import_module("shardwright.cli.verbs.plan_scaling")
+        trials = import_module("shardwright.cli.verbs.plan_several_device_counts_or_batches")
         trials.show_scaling(request, search.devices, tokens=tokens, prices=prices, form=form)
         return 0
     cost: Cost | None = None
     if automatic or tokens:
-        request, cost = import_module("shardwright.cli.verbs.plan_scaling").batch_and_cost(
+        request, cost = import_module(
+            "shardwright.cli.verbs.plan_several_device_counts_or_batches"
+        ).batch_and_cost(
             request,
             job.global_batch,
             critical=search.critical_batch,
@@ -312,7 +314,7 @@ def _plan_grids(
         )
     keyboard_interrupt.note_late_plan(waited=answer.waited)
     if output is not None or not prints_line:
-        import_module("shardwright.cli.terminal.print_grid_search_answer").show(
+        import_module("shardwright.cli.terminal.print_and_save_grid_search_answer").show(
             answer, cost=cost, output=output, form=form
         )
     prediction = answer.prediction

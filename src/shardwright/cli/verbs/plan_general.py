@@ -9,8 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
+from shardwright.api.table_of_general_plan_searches import SEARCHES
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
@@ -19,7 +19,7 @@ from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
+    from shardwright.cli.terminal.additional_sections_and_json_fields_record import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
 

@@ -11,13 +11,13 @@ from shardwright.api.report.report_content_of_answer_file import (
     report_document,
 )
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.report.page.report_page import report_html
-from shardwright.report.page.report_summary_screen import render_report, report_line
+from shardwright.report.page.terminal_screen_of_report_views import render_report, report_line
 from shardwright.search.parallel.engine_by_name import engine_of
 
 WITH_WHAT_IF: Final = ("plan", "simulation")

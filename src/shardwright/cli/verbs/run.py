@@ -13,8 +13,8 @@ import typer
 from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Option, values_by_flag
-from shardwright.cli.parsing.option_groups_of_run import (
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option, values_by_flag
+from shardwright.cli.parsing.option_groups_of_run_verb import (
     CHECKPOINTS,
     DATA,
     CheckpointFlags,
@@ -25,7 +25,7 @@ from shardwright.cli.parsing.option_groups_of_run import (
     RouterFlags,
     help_with_choices,
 )
-from shardwright.cli.parsing.parse_run_verb_options import (
+from shardwright.cli.parsing.run_verb_options_from_and_to_words import (
     absolute_file,
     absolute_path,
     command_line_words,
@@ -33,7 +33,7 @@ from shardwright.cli.parsing.parse_run_verb_options import (
     read_kinds,
     run_options_of,
 )
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
@@ -71,7 +71,7 @@ from shardwright.execute.launch.tensorboard import Write, tensorboard_writer
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.files.trace_file import trace_text
-from shardwright.report.screens.training_run_screen import (
+from shardwright.report.screens.executed_training_run_screen import (
     evaluation_text,
     render_run,
     run_document,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.canonical_json import to_text
 from shardwright.files.json_schemas import schema_of

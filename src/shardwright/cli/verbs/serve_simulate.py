@@ -9,8 +9,8 @@ from rich.console import Group
 from shardwright.api import simulate_deployment
 from shardwright.api.prove_deployment_by_execution import prove_deployment
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Option, group
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option, group
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.canonical_json import to_text
 from shardwright.report.serving.deployment_screen import (

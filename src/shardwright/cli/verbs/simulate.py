@@ -7,11 +7,11 @@ from typing import Annotated
 
 from rich.console import Group, RenderableType
 
-from shardwright.api import simulate_strategy
+from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
 from shardwright.cli import exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.plan_and_simulation_file_contents import (
     file_text,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.units import format_count
 

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 from shardwright.api import trace_step
 from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.files.read_plan_and_simulation_files import read_saved

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text
@@ -18,10 +18,10 @@ from shardwright.report.screens.training_accuracy_screen import (
     scatter_points,
 )
 from shardwright.report.serving.serving_accuracy_screen import render_serving, serving_judged_line
-from shardwright.validation.serving.serving_validation_pipeline import SERVED
-from shardwright.validation.table_reader_and_study import Study
+from shardwright.validation.serving.serving_table_reader_with_prediction_and_fit import SERVED
+from shardwright.validation.table_reader_and_fold_validation import Study
 from shardwright.validation.tables.table_template import template_text
-from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.training.training_table_reader_and_json import TRAINING
 from shardwright.validation.validate_tables import accuracy, reader_of
 
 SERVING: Final = "serving"

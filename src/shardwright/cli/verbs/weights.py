@@ -7,8 +7,8 @@ from typing import Annotated
 
 from shardwright.api.write_checkpoint_as_huggingface_weights import DTYPES, write_weights
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument, Option
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.units import format_bytes
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from shardwright.api import compare_plan_with_strategy as explain_choice
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.option_declarations import Argument
-from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument
+from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.read_plan_and_simulation_files import (
     parse_saved,

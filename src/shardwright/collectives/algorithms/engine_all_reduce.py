@@ -41,7 +41,7 @@ from shardwright.collectives.algorithms.alpha_beta_algorithm import (
     LinearAlgorithm,
     where_legal,
 )
-from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE
+from shardwright.collectives.algorithms.nvlink_sharp_all_reduce import LINK_SHARE
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities
 
 ONE_BARRIER: Final = 3.0

@@ -12,10 +12,12 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective, re
 from shardwright.collectives.groups.links_of_one_group import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.span_cost_quantities import span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.collectives.messages import all_reduce_spanning_forest as spanning_forest
-from shardwright.collectives.messages import binomial_tree_over_network_units as unit_tree
-from shardwright.collectives.messages import trees_over_unequal_links as pairwise_trees
-from shardwright.collectives.messages.pipelined_tree_schedule import (
+from shardwright.collectives.messages import all_reduce_trees_over_unequal_links as pairwise_trees
+from shardwright.collectives.messages import (
+    binomial_all_reduce_tree_over_network_units as unit_tree,
+)
+from shardwright.collectives.messages import build_spanning_forest_of_all_reduce as spanning_forest
+from shardwright.collectives.messages.pipelined_tree_all_reduce_schedule import (
     PARTS,
     Tree,
     tree_all_reduce,

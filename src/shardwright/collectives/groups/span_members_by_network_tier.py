@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.lazily_compiled_dataclass import dataclass
 
 _BEYOND: Final = 2.0**50

@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import IntArray, as_int_array, distinct
 from shardwright.collectives.groups.span_members_by_network_tier import Between, Span, bandwidths
 from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.hardware.strided_device_list import DeviceList
 
 _SPARSE = 64

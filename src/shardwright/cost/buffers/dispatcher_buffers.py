@@ -12,7 +12,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
-from shardwright.program.block.local_sizes import DEEPEP_PEERS
+from shardwright.program.block.local_token_and_tensor_sizes import DEEPEP_PEERS
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.units import MIB
 

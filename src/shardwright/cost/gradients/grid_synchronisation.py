@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.gradients.element_and_bucket_bytes import sum_sizes
-from shardwright.cost.gradients.parameter_counts import (
+from shardwright.cost.gradients.block_parameter_elements_by_reduction_group import (
     ELEMENTS,
     gathered_matrices,
     parameter_elements,
     trained_matrices,
 )
-from shardwright.cost.gradients.reduction_seconds import (
+from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import sum_sizes
+from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import (
     LayerElements,
     SumSpans,
     broadcast_seconds,
@@ -26,7 +26,7 @@ from shardwright.cost.gradients.reduction_seconds import (
     sum_spans,
     wire_shares,
 )
-from shardwright.cost.gradients.synchronisation_table import (
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import (
     FETCHES,
     KINDS,
     OWNERS,

@@ -9,7 +9,10 @@ from itertools import chain, repeat
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.gradients.synchronisation_table import KINDS, ShardedElements
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import (
+    KINDS,
+    ShardedElements,
+)
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.zero_sharding import Party, ShardRules, Sharing

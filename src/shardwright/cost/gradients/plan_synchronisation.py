@@ -15,17 +15,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.gradients.element_and_bucket_bytes import gradient_bytes, sum_sizes
-from shardwright.cost.gradients.optimizer_owner_exchange import owner_seconds
-from shardwright.cost.gradients.parameter_counts import gathered_matrices, trained_matrices
-from shardwright.cost.gradients.plan_sharded_elements import (
-    element_counts,
-    frozen_parameter_cuts,
-    is_summed_last,
-    trainable_parameter_cuts,
+from shardwright.cost.gradients.block_parameter_elements_by_reduction_group import (
+    gathered_matrices,
+    trained_matrices,
 )
-from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
-from shardwright.cost.gradients.reduction_seconds import (
+from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import gradient_bytes, sum_sizes
+from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import (
     LayerElements,
     SumSpans,
     broadcast_seconds,
@@ -33,13 +28,21 @@ from shardwright.cost.gradients.reduction_seconds import (
     layer_seconds,
     wire_shares,
 )
-from shardwright.cost.gradients.synchronisation_table import (
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import (
     FETCHES,
     OWNERS,
     PASSES,
     SYNCS,
     SyncTable,
 )
+from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import owner_seconds
+from shardwright.cost.gradients.plan_sharded_elements import (
+    element_counts,
+    frozen_parameter_cuts,
+    is_summed_last,
+    trainable_parameter_cuts,
+)
+from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, move_seconds
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,

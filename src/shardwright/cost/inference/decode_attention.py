@@ -10,13 +10,13 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.measured_serving_kernels import DecodeTable, serving_tables
-from shardwright.hardware.catalog.serving_kernel_formula_constants import (
+from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,
     LATENT_COMPUTE,
 )
-from shardwright.job.serving_job import NumberFormat
+from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 
 WIDE = 2.0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.inference.monotone_prices import non_decreasing_price
+from shardwright.cost.inference.make_prices_non_decreasing_in_size import non_decreasing_price
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.measured_kernel_factors import q_norm
 from shardwright.hardware.catalog.measured_serving_kernels import FittedForm, serving_tables
-from shardwright.hardware.catalog.serving_kernel_formula_constants import SMALL_KERNEL_LAUNCHES
-from shardwright.job.serving_job import NumberFormat
+from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import (
+    SMALL_KERNEL_LAUNCHES,
+)
+from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
 
 
 def fitted_seconds(

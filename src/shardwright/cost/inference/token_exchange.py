@@ -16,8 +16,8 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
     measured_groups,
     move_seconds,
 )
-from shardwright.hardware.catalog.kernel_tables import curve_seconds
-from shardwright.hardware.catalog.serving_kernel_formula_constants import (
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import curve_seconds
+from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import (
     NORMAL_COMBINE_HOPS,
     NORMAL_DISPATCH_HOPS,
 )

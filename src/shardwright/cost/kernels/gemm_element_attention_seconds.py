@@ -24,7 +24,7 @@ from shardwright.cost.kernels.measured_kernel_factors import (
 )
 from shardwright.cost.kernels.tile_quantization import unaligned, wave_padding
 from shardwright.hardware.accelerator import Evidence
-from shardwright.hardware.catalog.kernel_tables import (
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
     attention_fraction,
     gemm_correction,
     grouped_correction,

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator, AttentionRates, GemmRates
-from shardwright.hardware.catalog.kernel_tables import (
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
     AttentionTable,
     GemmGrid,
     GroupedTable,

@@ -20,7 +20,10 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     regular_levels,
     row_of,
 )
-from shardwright.program.layout.devices_by_part import group_and_first_members, projection
+from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+    group_and_first_members,
+    projection,
+)
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap

@@ -23,7 +23,7 @@ from shardwright.collectives.groups.span_members_by_network_tier import (
 from shardwright.collectives.groups.span_of_device_list import PairRates
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.accelerator import Evidence, Origin
-from shardwright.hardware.catalog.kernel_tables import (
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
     SAME_LINKS,
     TABLE_ORIGIN,
     CollectiveCurve,
@@ -34,7 +34,7 @@ from shardwright.hardware.catalog.measured_serving_kernels import engine_curves
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.device_topology import network_units
-from shardwright.hardware.link import Link, Tier
+from shardwright.hardware.link_and_network_tier import Link, Tier
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

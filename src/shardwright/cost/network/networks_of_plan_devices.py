@@ -28,7 +28,7 @@ from shardwright.hardware.device_topology import (
     with_working_devices,
     zone_rates,
 )
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same

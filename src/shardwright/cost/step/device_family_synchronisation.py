@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.buffers.communication_buffers import communicator_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import communicator_bytes
 from shardwright.cost.gradients.plan_sharded_elements import effective_zero_stage
 from shardwright.cost.gradients.plan_synchronisation import device_sync_table, group_shares
 from shardwright.cost.network.fp8_scale_reductions import scale_seconds
@@ -22,19 +22,19 @@ from shardwright.cost.network.networks_of_plan_devices import (
     kind_problem,
     network_of_devices,
 )
-from shardwright.cost.tables.mesh_costs_without_free_parts import without_free_parts
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
+from shardwright.cost.tables.block_layer_mesh_table_classes import MeshTable
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import gradient_pass_bytes
+from shardwright.cost.tables.set_costs_of_chosen_parts_to_zero import without_free_parts
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
-from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.hardware.strided_device_list import EMPTY, DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import TABLES, Dim, ParameterClass
-from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_cuts_in_placement_tree import (
     WIDTHS,
@@ -42,7 +42,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     parts_along,
     product_class,
 )
-from shardwright.program.layout.stage_replica import replica
+from shardwright.program.layout.stage_devices_that_share_samples import replica
 from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem

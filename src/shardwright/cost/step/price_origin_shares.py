@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
-from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
+from shardwright.cost.kernels.kernel_seconds_and_gemm_pieces_for_overlap import (
     cut_seconds,
     gemm_cut_for,
     gemm_shape,
@@ -24,6 +23,7 @@ from shardwright.cost.kernels.measured_kernel_factors import (
     grouped_table_for,
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.exposed_communication import one_move_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, measured_groups
 from shardwright.cost.network.networks_of_plan_devices import (
@@ -31,15 +31,19 @@ from shardwright.cost.network.networks_of_plan_devices import (
     kind_problem,
     network_of_devices,
 )
-from shardwright.cost.relevant_runtime_fields import block_problem
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_problem
 from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.hardware.accelerator import Evidence, Origin
-from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
+    SAME_DIE,
+    TABLE_ORIGIN,
+    inside_grid,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_operator_cuts import on_replica
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import on_replica
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_cuts_in_placement_tree import StageCells

@@ -12,7 +12,10 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.part_phase_recompute_keys import ATTENTION, CP, EP, GEMM, TP
-from shardwright.cost.step.overlapped_action_pairs import CommunicationShare, communication_share
+from shardwright.cost.step.overlapped_action_pair_seconds import (
+    CommunicationShare,
+    communication_share,
+)
 from shardwright.cost.step.strategy_task_seconds import RECOMPUTE_PART, StepCosts
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
@@ -27,7 +30,7 @@ from shardwright.program.lowered_program import Program
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.stages.uses_of_each_parameter import Use
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_order_arrays import B, F, R, W
 from shardwright.strategy.plan.plan import Plan

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.buffers.communication_buffers import context_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import context_bytes
 from shardwright.cost.part_phase_recompute_keys import EP
 from shardwright.cost.step.shared_scalar_cost_formulas import (
     gathered_elements,
@@ -18,17 +18,17 @@ from shardwright.cost.step.shared_scalar_cost_formulas import (
     reserved_bytes,
     temporary_bytes,
 )
-from shardwright.cost.tables.grid_rows_and_memory_settings import (
-    MemoryChoices,
-    TableRows,
-    grid_choices,
-)
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import (
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import (
     frozen_shard_bytes,
     gradients_leave,
     narrow_copies,
     own_gradient_bytes,
     shard_bytes,
+)
+from shardwright.cost.tables.grid_rows_and_memory_settings import (
+    MemoryChoices,
+    TableRows,
+    grid_choices,
 )
 from shardwright.kernel_compilation import python_form
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.buffers.activation_offload import waited_for_layers
+from shardwright.cost.buffers.activation_offload_bytes_and_waits import waited_for_layers
 from shardwright.cost.part_phase_recompute_keys import PARTS
 from shardwright.cost.step.shared_scalar_cost_formulas import (
     backward_layer,
@@ -20,15 +20,15 @@ from shardwright.cost.step.shared_scalar_cost_formulas import (
     optimizer_seconds,
 )
 from shardwright.cost.step.strategy_rank_bytes import Cuts, StepBytes, bytes_of, rank_cuts
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import (
+    gradients_leave,
+    host_update_rate,
+    update_bytes,
+)
 from shardwright.cost.tables.grid_rows_and_memory_settings import (
     MemoryChoices,
     TableRows,
     grid_choices,
-)
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import (
-    gradients_leave,
-    host_update_rate,
-    update_bytes,
 )
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout
 from shardwright.kernel_compilation import python_form

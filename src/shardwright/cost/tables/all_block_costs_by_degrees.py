@@ -9,11 +9,13 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.cost.block_programs_under_one_structure import block_context
-from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes, loss_of
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import (
+    overlap_buffer_bytes,
+)
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import without_fused_overlap
 from shardwright.cost.network.exposed_communication import least_move_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
@@ -26,7 +28,7 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.part_phase_recompute_keys import MODES, PARTS, PHASES
-from shardwright.cost.relevant_runtime_fields import block_problem, on_one_node
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_problem, on_one_node
 from shardwright.cost.tables.block_kernel_sums import (
     BlockSums,
     CachedBlockSums,
@@ -35,9 +37,13 @@ from shardwright.cost.tables.block_kernel_sums import (
     distinct_degrees,
     members_along,
 )
+from shardwright.cost.tables.block_layer_mesh_table_classes import (
+    OF_BLOCKS,
+    BlockVariantTable,
+    LayerTable,
+)
 from shardwright.cost.tables.block_table import block_tables, local_degrees
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
-from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockVariantTable, LayerTable
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockProgram, Move

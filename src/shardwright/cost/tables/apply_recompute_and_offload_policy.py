@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import work_seconds
+from shardwright.cost.kernels.kernel_seconds_and_gemm_pieces_for_overlap import work_seconds
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.part_phase_recompute_keys import ELEMENT
-from shardwright.cost.tables.table_columns import BlockTable
+from shardwright.cost.tables.block_layer_mesh_table_classes import BlockTable
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block_program import BlockProgram, Phase, Recomputable
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
-from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
+from shardwright.cost.kernels.kernel_seconds_and_gemm_pieces_for_overlap import (
     PART_OF_KERNEL,
     cut_seconds,
     gemm_cut_for,
@@ -32,7 +32,9 @@ from shardwright.cost.part_phase_recompute_keys import (
     PARTS,
     PHASES,
 )
-from shardwright.cost.tables.work_repeated_by_selective_recompute import recomputed_share
+from shardwright.cost.tables.share_of_block_work_rerun_by_selective_recompute import (
+    recomputed_share,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.block.block_program import (
     BlockProgram,
@@ -42,7 +44,9 @@ from shardwright.program.block.block_program import (
     Recomputable,
     SavedTensor,
 )
-from shardwright.program.block.operators_recomputed_in_every_mode import recomputed_operators
+from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
+    recomputed_operators,
+)
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import FullRecompute, TpOverlap

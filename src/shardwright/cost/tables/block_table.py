@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.cost.buffers.activation_offload import (
+from shardwright.cost.buffers.activation_offload_bytes_and_waits import (
     checkpoint_seconds,
     host_bytes,
     waited_for_host,
@@ -41,10 +41,10 @@ from shardwright.cost.part_phase_recompute_keys import (
     PHASES,
 )
 from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
-from shardwright.cost.tables.table_columns import BlockTable, BlockVariantTable
-from shardwright.cost.tables.work_repeated_by_selective_recompute import repeats_move
+from shardwright.cost.tables.block_layer_mesh_table_classes import BlockTable, BlockVariantTable
+from shardwright.cost.tables.share_of_block_work_rerun_by_selective_recompute import repeats_move
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
-from shardwright.program.block.local_sizes import is_hybrid
+from shardwright.program.block.local_token_and_tensor_sizes import is_hybrid
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.part_phase_recompute_keys import MODES
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable, MeshTable
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, first_layers
-from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -13,11 +13,11 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
-from shardwright.cost.block_programs_under_one_structure import programs_of
-from shardwright.cost.buffers.communication_buffers import communicator_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import communicator_bytes
 from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
-from shardwright.cost.gradients.reduction_seconds import SumSpans
-from shardwright.cost.gradients.synchronisation_table import SYNCS, SyncTable
+from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import SumSpans
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SYNCS, SyncTable
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.network.fp8_scale_reductions import scale_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
     Network,
@@ -28,14 +28,14 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
     tokens_copied,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.mesh_costs_without_free_parts import without_free_parts
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
+from shardwright.cost.tables.block_layer_mesh_table_classes import MeshTable
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import gradient_pass_bytes
+from shardwright.cost.tables.set_costs_of_chosen_parts_to_zero import without_free_parts
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
-from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.block.grid_operator_cuts import Structure

@@ -13,9 +13,11 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.cost.block_programs_under_one_structure import block_context
-from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import (
+    overlap_buffer_bytes,
+)
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,
@@ -23,10 +25,10 @@ from shardwright.cost.network.networks_of_plan_devices import (
     network_of_devices,
     plan_units,
 )
-from shardwright.cost.relevant_runtime_fields import block_problem
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_problem
 from shardwright.cost.tables.apply_recompute_and_offload_policy import kept_variant
+from shardwright.cost.tables.block_layer_mesh_table_classes import BlockTable
 from shardwright.cost.tables.block_table import block_table
-from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.hardware.device_topology import repetition_devices
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.block import Block
@@ -34,7 +36,7 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
+from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_cuts_in_placement_tree import (
     WIDTHS,
@@ -44,7 +46,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     regular_levels,
 )
 from shardwright.program.layout.index_cuts import indices
-from shardwright.program.layout.stage_replica import replica
+from shardwright.program.layout.stage_devices_that_share_samples import replica
 from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.device_equivalence_traits import Grouping
 from shardwright.program.stages.stage_segments import Segment, StageParts

@@ -10,9 +10,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.span_cost_quantities import span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.cost.gradients.element_and_bucket_bytes import gathered_bytes
-from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
-from shardwright.cost.gradients.synchronisation_table import SyncTable
+from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import gathered_bytes
+from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import (
+    LISTED_GATHER_OPERATORS,
+)
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.kernels.quantization_passes import weight_bytes

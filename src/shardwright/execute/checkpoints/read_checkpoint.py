@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint_format import (
+from shardwright.execute.checkpoints.checkpoint_tensor_names_and_file_digests import (
     EARLIER,
     FORMAT,
     METADATA,
@@ -31,7 +31,7 @@ from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     read_pieces,
     written_elements,
 )
-from shardwright.execute.device_state.parameter_store import (
+from shardwright.execute.device_state.stored_parameter_parts import (
     Key,
     Source,
     parameter_part,

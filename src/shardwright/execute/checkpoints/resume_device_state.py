@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint_format import (
+from shardwright.execute.checkpoints.checkpoint_tensor_names_and_file_digests import (
     VALUE,
     pieces_of_flat,
     tensor_name,
 )
 from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST
 from shardwright.execute.checkpoints.read_checkpoint import SavedCheckpoint, SavedSource
-from shardwright.execute.device_state.parameter_store import (
+from shardwright.execute.device_state.stored_parameter_parts import (
     Source,
     parameter_of,
 )

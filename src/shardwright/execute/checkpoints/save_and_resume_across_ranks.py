@@ -18,7 +18,7 @@ from shardwright.execute.checkpoints.write_checkpoint import (
     finish_checkpoint,
     write_device,
 )
-from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,

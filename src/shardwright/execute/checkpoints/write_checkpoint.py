@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardwright.execute.checkpoints.checkpoint_format import (
+from shardwright.execute.checkpoints.checkpoint_tensor_names_and_file_digests import (
     FORMAT,
     METADATA,
     VALUE,
@@ -27,7 +27,7 @@ from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     write_metadata,
     write_pieces,
 )
-from shardwright.execute.device_state.parameter_store import (
+from shardwright.execute.device_state.stored_parameter_parts import (
     whole_shape,
 )
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket

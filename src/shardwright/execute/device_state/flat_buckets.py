@@ -7,7 +7,11 @@ from math import prod
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
+from shardwright.execute.device_state.stored_parameter_parts import (
+    Key,
+    ParameterStore,
+    StoredParameter,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 

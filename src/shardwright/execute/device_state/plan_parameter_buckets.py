@@ -8,8 +8,11 @@ from typing import cast
 
 from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import bucket_of
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.gradient_reduction import Groups, in_own_order
-from shardwright.execute.device_state.parameter_store import Key
+from shardwright.execute.device_state.stored_parameter_parts import Key
+from shardwright.execute.device_state.sum_each_parameter_gradient_over_devices import (
+    Groups,
+    in_own_order,
+)
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket, ShardGroup
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -8,19 +8,23 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.activation_offload import (
+from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+    DeviceOfStage,
+)
+from shardwright.execute.device_state.offload_and_restore_part_of_tensor import (
     OffloadedTensor,
     offload_tensor,
     restore_tensor,
 )
-from shardwright.execute.device_state.operator_shares import DeviceOfStage
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
     Gradients,
     SavedTensors,
     Values,
 )
-from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    shape_placeholder,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind

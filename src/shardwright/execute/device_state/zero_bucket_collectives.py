@@ -9,8 +9,8 @@ from typing import cast
 import torch
 
 from shardwright.execute.device_state.flat_buckets import FlatBucket, flat_bucket
-from shardwright.execute.device_state.gradient_reduction import in_own_order
-from shardwright.execute.device_state.parameter_store import Key, ParameterStore
+from shardwright.execute.device_state.stored_parameter_parts import Key, ParameterStore
+from shardwright.execute.device_state.sum_each_parameter_gradient_over_devices import in_own_order
 from shardwright.execute.numerics.base.run_precision import RunPrecision
 from shardwright.execute.transport.communication_requests import (
     GroupExchange,

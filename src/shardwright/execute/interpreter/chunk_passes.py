@@ -8,8 +8,9 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.operator_shares import DeviceOfStage
-from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+    DeviceOfStage,
+)
 from shardwright.execute.device_state.saved_layer_state import (
     BlockRun,
     Inputs,
@@ -17,12 +18,13 @@ from shardwright.execute.device_state.saved_layer_state import (
     offload_state,
     restore_state,
 )
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
+from shardwright.execute.interpreter.count_tokens_per_expert_for_bias import ExpertLoads, Routed
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
-from shardwright.execute.interpreter.expert_loads_for_router_bias import ExpertLoads, Routed
 from shardwright.execute.interpreter.gather_and_reduce_hooks import NO_HOOKS, LayerHooks
+from shardwright.execute.interpreter.iterate_device_passes_in_order import Turn
 from shardwright.execute.interpreter.layer_backward import run_backward, run_weights
 from shardwright.execute.interpreter.layer_forward import recompute, run_forward
-from shardwright.execute.interpreter.order_of_device_actions import Turn
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.interpreter.stage_exchange import Layouts, StageExchange
 from shardwright.execute.interpreter.stage_layers import (
@@ -33,20 +35,24 @@ from shardwright.execute.interpreter.stage_layers import (
     stage_nodes,
 )
 from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import Balance, balancer
-from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice
+from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import (
+    is_expert_choice,
+)
 from shardwright.execute.numerics.base.operator_protocol import Gradients
-from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    shape_placeholder,
+)
 from shardwright.execute.numerics.images.check_image_placeholder_tokens import (
     require_image_positions,
 )
-from shardwright.execute.redistribution.edge_layouts import stream_layout
+from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader import stream_layout
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.tensors_without_gradient import has_backward, without_gradient
 from shardwright.program.stages.stage_messages import StageEdge, edge_segments
 from shardwright.program.stages.stage_segments import Segment, StageParts
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.inputs_gathered_over_all_positions import (
+from shardwright.execute.device_state.decide_operator_inputs_to_gather import (
     reads_other_positions,
 )
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values

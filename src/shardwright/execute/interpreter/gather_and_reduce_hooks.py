@@ -13,7 +13,7 @@ import torch
 
 from shardwright.execute.device_state.exchange_with_optimizer_shard_owners import owned_gradient
 from shardwright.execute.device_state.flat_buckets import FlatBucket
-from shardwright.execute.device_state.parameter_store import ParameterStore, origin
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore, origin
 from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
     all_gather_bucket,
@@ -29,7 +29,7 @@ from shardwright.execute.transport.communication_requests import (
 )
 from shardwright.model.ir.operator import Operator
 from shardwright.model.tensors_without_gradient import has_backward, runs_backward, without_gradient
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 
 Views = dict[int, FlatBucket]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.device_state.operator_shares import operator_share
-from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+    operator_share,
+)
 from shardwright.execute.device_state.saved_layer_state import (
     BlockRun,
     Inputs,
     LayerState,
 )
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
 from shardwright.execute.interpreter.operator_inputs_on_device import (
     edges_of_input,
@@ -19,15 +21,15 @@ from shardwright.execute.interpreter.operator_inputs_on_device import (
     weights_on_device,
 )
 from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import Balance
-from shardwright.execute.numerics.base.block_of_one_operator import is_stand_in
+from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import is_stand_in
 from shardwright.execute.numerics.base.operator_protocol import Gradients
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_grad
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.redistribution.edge_layouts import (
+from shardwright.execute.redistribution.redistribute_one_tensor import with_key_prefix
+from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader import (
     cotangent_at_maker,
     stays_on_device,
 )
-from shardwright.execute.redistribution.redistribute_one_tensor import with_key_prefix
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.ir.block import INPUT, MEMORY
@@ -35,7 +37,7 @@ from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.routers_and_selection_biases import balanced_routers
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
 from shardwright.program.block.operator_cut_protocol import is_routed
-from shardwright.program.block.shared_key_gradients import CotangentRoute
+from shardwright.program.block.routes_that_return_shared_key_gradients import CotangentRoute
 from shardwright.program.layout.tensor_layout import Indices
 
 

@@ -6,8 +6,9 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.operator_shares import operator_share
-from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+    operator_share,
+)
 from shardwright.execute.device_state.saved_layer_state import (
     BlockRun,
     Inputs,
@@ -15,8 +16,9 @@ from shardwright.execute.device_state.saved_layer_state import (
     kept_state,
     with_tensors,
 )
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
+from shardwright.execute.interpreter.count_tokens_per_expert_for_bias import Routed
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
-from shardwright.execute.interpreter.expert_loads_for_router_bias import Routed
 from shardwright.execute.interpreter.operator_inputs_on_device import (
     batch_input,
     in_layout,
@@ -28,13 +30,15 @@ from shardwright.execute.interpreter.operator_inputs_on_device import (
     reads_batch,
     weights_on_device,
 )
-from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice
+from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import (
+    is_expert_choice,
+)
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.redistribution.edge_layouts import (
+from shardwright.execute.redistribution.redistribute_one_tensor import with_key_prefix
+from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader import (
     stays_on_device,
 )
-from shardwright.execute.redistribution.redistribute_one_tensor import with_key_prefix
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.operator import OperatorKind

@@ -6,23 +6,28 @@ from collections.abc import Hashable
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import ParameterStore
 from shardwright.execute.device_state.saved_layer_state import (
     BlockRun,
 )
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
 from shardwright.execute.numerics.attention.image_token_mask import image_run_numbers
-from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice, is_stand_in
+from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import (
+    is_expert_choice,
+    is_stand_in,
+)
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.execute.numerics.images.insert_image_tokens import image_token_numbers
 from shardwright.execute.numerics.images.text_and_image_positions import text_image_positions
-from shardwright.execute.redistribution.edge_layouts import (
+from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
+from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader import (
     Edge,
     Exit,
     input_edges,
     layer_exits,
 )
-from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE

@@ -7,7 +7,7 @@ from dataclasses import field
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
 from shardwright.execute.numerics.base.operator_protocol import Gradients
 from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
 from shardwright.execute.redistribution.redistribute_tensors import (

@@ -7,7 +7,10 @@ from dataclasses import field
 from functools import lru_cache
 
 from shardwright.cost.tables.apply_recompute_and_offload_policy import named_operators
-from shardwright.execute.numerics.base.block_of_one_operator import operator_block, stream_extents
+from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import (
+    operator_block,
+    stream_extents,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.model_graph import Model

@@ -35,7 +35,7 @@ from shardwright.program.step_trace import (
     merged_trace,
     sorted_spans,
 )
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 
 Tell = Callable[[TaskKind | None, tuple[int, int, int, int]], None]
 """Called with the start of a device's action: its kind and (lane, chunk, microbatch, slice); None:

@@ -24,8 +24,8 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.interpreter.expert_loads_for_router_bias import Routed, first_holders
-from shardwright.execute.interpreter.order_of_device_actions import Turn
+from shardwright.execute.interpreter.count_tokens_per_expert_for_bias import Routed, first_holders
+from shardwright.execute.interpreter.iterate_device_passes_in_order import Turn
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.communication_requests import Post, Take, Task

@@ -21,12 +21,12 @@ from shardwright.execute.launch.run_options_and_report import (
 )
 from shardwright.execute.launch.tensorboard import require_tensorboard
 from shardwright.execute.training.learning_rate import CURVES
-from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.training.unsupported_router_settings import (
     require_biases,
     require_trainable,
 )
 from shardwright.execute.training.weight_decay_exemptions import SPARED
+from shardwright.execute.training.write_and_open_token_files import open_rows
 from shardwright.execute.weights.read_settings_from_config import stored_settings
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.training_problem import Problem

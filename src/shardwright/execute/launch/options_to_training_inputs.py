@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from shardwright.errors import StrategyError, UsageError
-from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
+from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.launch.run_options_and_report import (
     NATIVE,
     OWN,

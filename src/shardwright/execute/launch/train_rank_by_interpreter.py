@@ -7,8 +7,11 @@ from math import isfinite
 from pathlib import Path
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.checkpoints.checkpoint_retention import is_due, keep_last
-from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.checkpoints.steps_to_checkpoint_and_checkpoints_to_remove import (
+    is_due,
+    keep_last,
+)
+from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.interpreter.step_recorder import Recorder
 from shardwright.execute.training.device_training_state import PreparedTraining, create_device_state
 from shardwright.execute.training.evaluation import evaluate_rank

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from shardwright.execute.checkpoints.checkpoint_retention import is_due
-from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.checkpoints.steps_to_checkpoint_and_checkpoints_to_remove import is_due
+from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.interpreter.step_recorder import Recorder
 from shardwright.execute.launch.train_rank_by_interpreter import PeriodicEvaluation, require_finite
+from shardwright.execute.native.checkpoints_in_interpreter_format import newest_checkpoint_of
 from shardwright.execute.native.evaluation import evaluate
-from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
-from shardwright.execute.native.rank_engine import NativeEngine
+from shardwright.execute.native.rank_stages_optimizer_and_pipeline import NativeEngine
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.device_training_state import PreparedTraining
 from shardwright.execute.training.training_loop import Batches, StepReport

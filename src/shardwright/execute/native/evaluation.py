@@ -16,7 +16,7 @@ from shardwright.execute.native.private_torch_api import (
     keep_forward_actions,
     wrap_actions,
 )
-from shardwright.execute.native.rank_engine import NativeEngine
+from shardwright.execute.native.rank_stages_optimizer_and_pipeline import NativeEngine
 
 
 def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.native.decoder_stage_as_torch_modules import NativeStage
 from shardwright.execute.native.expert_modules import NativeRouter
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+)
 from shardwright.execute.numerics.experts.load_balancing_loss import (
     balance_loss,
     router_counts,

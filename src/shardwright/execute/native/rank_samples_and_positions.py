@@ -8,7 +8,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.device_meshes import mesh_dim
 from shardwright.execute.native.ring_attention import Ring
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.device_parts_of_dims import token_box

@@ -15,7 +15,9 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
     split_heads,
 )
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+)
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Indices, count

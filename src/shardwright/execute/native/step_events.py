@@ -22,7 +22,7 @@ from shardwright.execute.native.private_torch_api import (
 )
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.step_trace import ACTIONS, Track
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.units import MILLI
 
 SYNC = {"UNSHARD": TaskKind.GATHER, "REDUCE_GRAD": TaskKind.REDUCE}

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardwright.execute.device_state.parameter_store import Key, origin
-from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.device_state.stored_parameter_parts import Key, origin
+from shardwright.execute.native.decoder_stage_as_torch_modules import NativeStage
 from shardwright.execute.native.private_torch_api import local_shard
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model

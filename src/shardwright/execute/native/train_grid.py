@@ -10,11 +10,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.private_torch_api import local_shard
-from shardwright.execute.native.rank_engine import NativeEngine, create_engine
+from shardwright.execute.native.rank_stages_optimizer_and_pipeline import (
+    NativeEngine,
+    create_engine,
+)
 from shardwright.execute.native.step_events import (
     Listener,
     listener_of_step,
@@ -29,7 +32,7 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.step_trace import Track
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import Table
 

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
 from shardwright.execute.numerics.attention.indexer_key_block_selection import select_key_blocks
-from shardwright.execute.numerics.base.block_of_one_operator import GATHER, SCATTER
+from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import GATHER, SCATTER
 from shardwright.execute.numerics.base.operator_protocol import Numerics
 from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
 from shardwright.execute.numerics.experts.expert_dispatch_across_pipeline_cut import (
@@ -16,7 +16,7 @@ from shardwright.execute.numerics.experts.expert_dispatch_across_pipeline_cut im
     copy_to_slots,
     sum_weighted_slots,
 )
-from shardwright.execute.numerics.experts.expert_layer import (
+from shardwright.execute.numerics.experts.routing_permutation_and_expert_linear import (
     GroupedLinear,
     Permute,
     Unpermute,

@@ -9,21 +9,21 @@ from math import isqrt, lcm
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import Key, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Key, seeded
 from shardwright.execute.proof.fewer_layers_and_microbatches import num_operators, shorter_step
 from shardwright.execute.proof.model_with_divided_widths import narrowest_model
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
-from shardwright.execute.training.image_arrays_and_patches import (
-    has_class_token,
-    has_grid,
-    patch_operator,
-)
-from shardwright.execute.training.step_on_virtual_devices import (
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     StepResult,
     reference_plan,
     run_step,
     step_differences,
+)
+from shardwright.execute.training.image_arrays_and_patches import (
+    has_class_token,
+    has_grid,
+    patch_operator,
 )
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.job.training_job import SequenceLength, TrainingJob

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from shardwright.execute.redistribution.box_overlaps import Overlap, overlap
+from shardwright.execute.redistribution.copy_overlap_of_tensor_boxes import Overlap, overlap
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import (
@@ -25,7 +25,11 @@ from shardwright.program.layout.tensor_layout import (
     volume,
 )
 from shardwright.program.transition.cheapest_layout_transition import best_acts, transition
-from shardwright.program.transition.layout_pieces import Component, Group, PlacedPiece
+from shardwright.program.transition.pieces_by_holding_and_wanting_devices import (
+    Component,
+    Group,
+    PlacedPiece,
+)
 from shardwright.program.transition.transition_steps_and_symbolic_proof import Flow, StepKind
 
 Range = tuple[int, int]

@@ -16,7 +16,7 @@ from typing import cast
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.redistribution.box_overlaps import box_shape, copy_overlap
+from shardwright.execute.redistribution.copy_overlap_of_tensor_boxes import box_shape, copy_overlap
 from shardwright.execute.redistribution.device_transition_steps import (
     DeviceMoves,
     DeviceStep,

@@ -11,7 +11,7 @@ from dataclasses import field
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.serve.cached_operators import LatentReads
 from shardwright.execute.serve.kv_cache_transfer import WorkerRank, has_states, transfer_task
 from shardwright.execute.serve.padded_iteration_rows import IterationRows, RequestPart, padded_rows

@@ -10,7 +10,9 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.operator_shares import operator_share
+from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+    operator_share,
+)
 from shardwright.execute.redistribution.redistribute_tensors import redistribute
 from shardwright.execute.serve.cached_latent_attention import latent_operators
 from shardwright.execute.serve.device_kv_cache import CacheKey

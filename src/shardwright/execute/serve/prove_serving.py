@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.parameter_store import Source, seeded
+from shardwright.execute.device_state.stored_parameter_parts import Source, seeded
 from shardwright.execute.serve.iterations_on_workers import Server, create_server
-from shardwright.execute.serve.scheduled_serving import (
+from shardwright.execute.serve.serve_requests_by_scheduling_policy import (
     ScheduledWorker,
     serve_prefill_and_decode,
     serve_requests,

@@ -8,11 +8,14 @@ from dataclasses import replace
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.operator_shares import DeviceOfStage, operator_share
-from shardwright.execute.device_state.parameter_store import ParameterStore, Source
+from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+    DeviceOfStage,
+    operator_share,
+)
 from shardwright.execute.device_state.saved_layer_state import BlockRun
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore, Source
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.order_of_device_actions import Turn
+from shardwright.execute.interpreter.iterate_device_passes_in_order import Turn
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
@@ -21,7 +24,7 @@ from shardwright.execute.serve.device_kv_cache import DeviceCache
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.padded_iteration_rows import IterationRows
 from shardwright.execute.serve.served_text_decoder import require_served
-from shardwright.execute.training.lower_plan_for_execution import prepare_forward
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass

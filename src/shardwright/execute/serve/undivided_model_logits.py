@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import ParameterStore, Source
 from shardwright.execute.device_state.saved_layer_state import BlockRun
+from shardwright.execute.device_state.stored_parameter_parts import ParameterStore, Source
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.order_of_device_actions import Turn
+from shardwright.execute.interpreter.iterate_device_passes_in_order import Turn
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.numerics.base.operator_protocol import (
@@ -21,8 +21,10 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.training.lower_plan_for_execution import prepare_forward
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
+from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
+    single_device_plan,
+)
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.execute.transport.in_process_transport import run_in_process

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.activation_offload import host_like
+from shardwright.execute.device_state.offload_and_restore_part_of_tensor import host_like
 from shardwright.execute.numerics.base.run_precision import RunPrecision
 from shardwright.execute.training.learning_rate import CONSTANT, RateCurve
 from shardwright.job.training_job import Optimizer, OptimizerFamily

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.token_files import write_tokens
+from shardwright.execute.training.write_and_open_token_files import write_tokens
 
 BEGIN, END = 256, 257
 VOCABULARY = 258

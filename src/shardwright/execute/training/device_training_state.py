@@ -8,27 +8,29 @@ from dataclasses import field
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.activation_offload import WHOLE_PERCENT
 from shardwright.execute.device_state.flat_buckets import FlatBucket
-from shardwright.execute.device_state.gradient_reduction import gradient_groups
-from shardwright.execute.device_state.parameter_store import (
+from shardwright.execute.device_state.offload_and_restore_part_of_tensor import WHOLE_PERCENT
+from shardwright.execute.device_state.plan_parameter_buckets import plan_buckets
+from shardwright.execute.device_state.stored_parameter_parts import (
     Key,
     ParameterStore,
     Source,
 )
-from shardwright.execute.device_state.plan_parameter_buckets import plan_buckets
+from shardwright.execute.device_state.sum_each_parameter_gradient_over_devices import (
+    gradient_groups,
+)
 from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
     Places,
     bucket_views,
     create_parameter_parts,
 )
-from shardwright.execute.interpreter.expert_loads_for_router_bias import first_holders
+from shardwright.execute.interpreter.count_tokens_per_expert_for_bias import first_holders
 from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     BucketHooks,
     drop_values,
 )
-from shardwright.execute.interpreter.order_of_device_actions import weight_passes
+from shardwright.execute.interpreter.iterate_device_passes_in_order import weight_passes
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.training.adamw_optimizer import (
@@ -37,7 +39,7 @@ from shardwright.execute.training.adamw_optimizer import (
     moments,
     require_adamw,
 )
-from shardwright.execute.training.lower_plan_for_execution import prepare_step
+from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
 from shardwright.execute.training.unsupported_router_settings import (
     require_biases,
     require_trainable,

@@ -7,9 +7,9 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.interpreter.device_step import forward_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import drop_values, gather_sharded
 from shardwright.execute.interpreter.prepared_step import Batch
+from shardwright.execute.interpreter.run_device_actions_of_step import forward_task
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,

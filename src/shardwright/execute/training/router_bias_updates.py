@@ -16,7 +16,7 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.device_state.parameter_store import Key, ParameterStore
+from shardwright.execute.device_state.stored_parameter_parts import Key, ParameterStore
 from shardwright.execute.transport.communication_requests import Reduce, Task
 
 

@@ -11,7 +11,7 @@ import torch
 
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.training.image_arrays_and_patches import image_patches
-from shardwright.execute.training.token_files import TEXT, open_rows
+from shardwright.execute.training.write_and_open_token_files import TEXT, open_rows
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE

@@ -13,15 +13,14 @@ from shardwright.execute.device_state.exchange_with_optimizer_shard_owners impor
     owned_gradient,
     owned_gradient_of_sums,
 )
-from shardwright.execute.device_state.parameter_store import (
+from shardwright.execute.device_state.stored_parameter_parts import (
     parameter_of,
     whole_shape,
 )
 from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
 )
-from shardwright.execute.interpreter.device_step import device_task
-from shardwright.execute.interpreter.expert_loads_for_router_bias import ExpertLoads
+from shardwright.execute.interpreter.count_tokens_per_expert_for_bias import ExpertLoads
 from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     BucketHooks,
     bucket_gradients,
@@ -29,6 +28,7 @@ from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     gather_sharded,
 )
 from shardwright.execute.interpreter.prepared_step import Batch
+from shardwright.execute.interpreter.run_device_actions_of_step import device_task
 from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder, ignore_event
 from shardwright.execute.numerics.base.run_precision import RunPrecision
 from shardwright.execute.training.adamw_optimizer import (
@@ -55,7 +55,7 @@ from shardwright.execute.transport.communication_requests import (
 )
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 
 Batches = Callable[[int], Batch]
 """Gives the batch of a step, counted from 0."""

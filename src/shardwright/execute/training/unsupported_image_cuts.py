@@ -9,7 +9,7 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     neighbour_count,
     splits_tokens,
 )
-from shardwright.execute.numerics.images.patch_grid import image_grid
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import image_grid
 from shardwright.execute.training.image_arrays_and_patches import has_grid
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE

@@ -25,7 +25,7 @@ from shardwright.execute.transport.communication_requests import (
     Task,
     answer_requests,
 )
-from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
+from shardwright.execute.transport.run_side_tasks_in_turn import side_tasks_in_turn
 from shardwright.program.transition.transition_steps_and_symbolic_proof import even_ranges
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ from shardwright.execute.transport.communication_requests import (
     Task,
     TransferRequest,
 )
-from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
+from shardwright.execute.transport.run_side_tasks_in_turn import side_tasks_in_turn
 
 T = TypeVar("T")
 GroupRequest = tuple[type, tuple[int, ...], Hashable]

@@ -19,8 +19,8 @@ from shardwright.errors import StrategyError
 from shardwright.execute.transport.collectives_as_messages import as_messages
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Answer, Post, Take, Task
+from shardwright.execute.transport.gloo_message_threads_between_ranks import RankConnections
 from shardwright.execute.transport.message_inbox import Inbox, ReceivedMessage
-from shardwright.execute.transport.rank_connections import RankConnections
 from shardwright.execute.transport.torch_distributed_collectives import Communicators
 
 T = TypeVar("T")

@@ -38,12 +38,12 @@ from shardwright.execute.transport.communication_requests import (
     TransferRequest,
     answer_requests,
 )
-from shardwright.execute.transport.concurrent_side_tasks import (
+from shardwright.execute.transport.create_named_process_group import named_group
+from shardwright.execute.transport.run_side_tasks_on_stream_or_thread import (
     SideTasks,
     StreamSideTasks,
     ThreadSideTasks,
 )
-from shardwright.execute.transport.private_torch_api import named_group
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint_format import tensor_name
+from shardwright.execute.checkpoints.checkpoint_tensor_names_and_file_digests import tensor_name
 from shardwright.execute.checkpoints.read_checkpoint import SavedSource, has_block, read_checkpoint
-from shardwright.execute.device_state.parameter_store import Key, parameter_of
+from shardwright.execute.device_state.stored_parameter_parts import Key, parameter_of
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.execute.weights.read_settings_from_config import stored_settings
 from shardwright.execute.weights.read_weights import FLOATS, open_weights

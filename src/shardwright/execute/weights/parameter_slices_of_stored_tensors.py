@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.parameter_store import Key
+from shardwright.execute.device_state.stored_parameter_parts import Key
 from shardwright.execute.numerics.positions.rotary_angles import rotated_pair_count
 from shardwright.execute.weights.naming_rules import FamilyNames, NamingRule
 from shardwright.lazily_compiled_dataclass import dataclass

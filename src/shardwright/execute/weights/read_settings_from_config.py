@@ -9,9 +9,9 @@ from pathlib import Path
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.weights.family_parameter_names import CONFIG, naming_rules_of
+from shardwright.model.families.find_uncomputed_config_settings import differences
 from shardwright.model.families.huggingface_config import language_config, parse_config
 from shardwright.model.families.numerical_settings import settings_of_fields
-from shardwright.model.families.uncomputed_differences import differences
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 

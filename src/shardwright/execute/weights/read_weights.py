@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.device_state.parameter_store import Key, origin, whole_shape
+from shardwright.execute.checkpoints.draw_initial_parameter_values import InitialValues
+from shardwright.execute.device_state.stored_parameter_parts import Key, origin, whole_shape
 from shardwright.execute.weights.family_parameter_names import CONFIG, naming_rules_of
 from shardwright.execute.weights.naming_rules import FamilyNames
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import (

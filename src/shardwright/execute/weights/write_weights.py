@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.parameter_store import (
+from shardwright.execute.device_state.stored_parameter_parts import (
     Key,
     Source,
     SourceOfParts,

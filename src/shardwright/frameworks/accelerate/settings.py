@@ -18,8 +18,14 @@ from shardwright.frameworks.settings.setting_table import (
     of_section,
     setting_table,
 )
+from shardwright.frameworks.settings.setting_values_from_and_to_text import (
+    SWITCH,
+    TEXT,
+    WHOLE,
+    ValueForm,
+    choice,
+)
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.value_conversion import SWITCH, TEXT, WHOLE, ValueForm, choice
 
 _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 _STARTS, _SHARDS, _UNIT, _SAVES = (

@@ -15,14 +15,14 @@ from typing import Any, Final
 from shardwright.dtype import Dtype
 from shardwright.frameworks.accelerate.settings import SETTINGS
 from shardwright.frameworks.deepspeed import write
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,
     Shortfall,
     title,
 )
-from shardwright.frameworks.export.nested_settings import nested_sections
+from shardwright.frameworks.export.nest_dotted_settings import nested_sections
 from shardwright.frameworks.export.node_counts import node_and_rank_counts, unequal_node_shortfalls
 from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start_script
 from shardwright.frameworks.export.unsupported_plan_features import (

@@ -13,7 +13,11 @@ from shardwright.frameworks.launch.framework_detection import (
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.model.ir.model_graph import Model

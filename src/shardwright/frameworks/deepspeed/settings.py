@@ -18,8 +18,14 @@ from shardwright.frameworks.settings.setting_table import (
     of_section,
     setting_table,
 )
+from shardwright.frameworks.settings.setting_values_from_and_to_text import (
+    PERCENT,
+    SWITCH,
+    TEXT,
+    choice,
+    switch,
+)
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.value_conversion import PERCENT, SWITCH, TEXT, choice, switch
 
 AXES: Final = ("tp", "cp", "ep", "dp", "pp")
 DATA_FIRST: Final = ("tp", "cp", "dp", "ep", "pp")

@@ -11,19 +11,19 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.deepspeed.settings import AXES, DATA_FIRST, SETTINGS
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,
     Shortfall,
     one_line,
 )
-from shardwright.frameworks.export.nested_settings import (
+from shardwright.frameworks.export.nest_dotted_settings import (
     Settings,
     nested_sections,
     settings_of_flag,
 )
-from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
+from shardwright.frameworks.export.plan_runtime_options_as_flags import option_flags_of_plan
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.unsupported_plan_features import (
     OF_THE_PROGRAM,

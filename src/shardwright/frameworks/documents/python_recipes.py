@@ -15,6 +15,13 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.dotted_settings import dotted, named_value, tree_of
+from shardwright.frameworks.documents.evaluate_constant_python_expressions import (
+    MAX_DEPTH,
+    UNKNOWN,
+    CallByName,
+    Values,
+    value_of,
+)
 from shardwright.frameworks.documents.launched_recipe_function import (
     RECIPE,
     Function,
@@ -22,13 +29,6 @@ from shardwright.frameworks.documents.launched_recipe_function import (
     framework_recipe,
     is_framework_recipe,
     launched_function,
-)
-from shardwright.frameworks.documents.python_expressions import (
-    MAX_DEPTH,
-    UNKNOWN,
-    CallByName,
-    Values,
-    value_of,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Shortfall
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model

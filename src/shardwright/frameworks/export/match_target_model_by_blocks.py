@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import TypeVar
 
-from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Shortfall
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
-from shardwright.frameworks.export.rank_placement import nodes_in_use
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    PlanToExport,
+    Shortfall,
+)
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import nodes_in_use
 
 
 def unequal_node_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shardwright.frameworks.export.exporter import ExportFile, PlanToExport, title
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    ExportFile,
+    PlanToExport,
+    title,
+)
 
 NODES: Final = "NODES"
 """Variable of a start script: nodes of the job."""

@@ -10,7 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    PlanToExport,
+    Shortfall,
+)
 from shardwright.job.training_job import OptimizerFamily
 from shardwright.strategy.grid.axis_coordinates_of_every_device import same_ranks
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

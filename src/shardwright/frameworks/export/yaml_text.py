@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import yaml
 
-from shardwright.frameworks.export.exporter import one_line
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import one_line
 
 
 class _Dumper(yaml.SafeDumper):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.frameworks.settings.setting_table import KnownSetting, SettingTable, setting_table
-from shardwright.frameworks.settings.value_conversion import SWITCH
+from shardwright.frameworks.settings.setting_values_from_and_to_text import SWITCH
 
 SETTINGS: Final[SettingTable] = setting_table(
     *(

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,
     Shortfall,
     title,
 )
-from shardwright.frameworks.export.nested_settings import Settings
+from shardwright.frameworks.export.nest_dotted_settings import Settings
 from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.flagscale.settings import SETTINGS
@@ -26,7 +26,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
     megatron_shortfalls,
     option_shortfalls,
 )
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
 from shardwright.hardware.cluster import Cluster
 from shardwright.strategy.grid.stages_with_different_degrees import Mesh, joined_mesh, stages_of
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
-from shardwright.frameworks.launch.check_settings_against_model import compared_sizes
+from shardwright.frameworks.launch.compare_model_sizes_in_settings_with_model import compared_sizes
 from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
-from shardwright.frameworks.launch.training_launch import (
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
     FileSettings,
     Launch,
     LaunchReader,
@@ -23,7 +23,6 @@ from shardwright.frameworks.launch.training_launch import (
 )
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     OPTIMIZER,
@@ -31,8 +30,9 @@ from shardwright.frameworks.settings.refuse_unpriced_settings import (
     refuse,
     refused,
 )
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
 from shardwright.frameworks.settings.setting_verdicts import setting_verdicts
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import FileSettings, Launch
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.setting_verdicts import (
     LaunchSetting,

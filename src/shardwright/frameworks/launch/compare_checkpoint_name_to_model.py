@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.model.ir.model_graph import Model
 
 NAMES: Final = name_set(

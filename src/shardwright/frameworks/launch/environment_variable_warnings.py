@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 _ON: Final = name_set("1 true yes on y")

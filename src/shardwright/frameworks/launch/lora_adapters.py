@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.settings.value_conversion import whole_number
+from shardwright.frameworks.settings.setting_values_from_and_to_text import whole_number
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.freeze_parameters_or_add_lora import LINEAR
 from shardwright.model.ir.model_graph import Model

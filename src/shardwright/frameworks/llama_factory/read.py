@@ -15,11 +15,20 @@ from typing import Final
 from shardwright.frameworks.launch.build_launch import replicas
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, entry_of, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import (
+    by_name,
+    entry_of,
+    name_set,
+)
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP, is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.frameworks.transformers.trainer_reader import (
@@ -29,7 +38,6 @@ from shardwright.frameworks.transformers.trainer_reader import (
     read_trainer,
     settings_if_supported,
 )
-from shardwright.frameworks.transformers.trainer_strategy import FSDP, is_on
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    PlanToExport,
+    Shortfall,
+)
 from shardwright.frameworks.maxtext.settings import AXES
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -8,10 +8,19 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.launch.build_launch import launch_of
-from shardwright.frameworks.launch.check_settings_against_model import MAXTEXT as SIZES
-from shardwright.frameworks.launch.check_settings_against_model import compared_name, compared_sizes
+from shardwright.frameworks.launch.compare_model_sizes_in_settings_with_model import (
+    MAXTEXT as SIZES,
+)
+from shardwright.frameworks.launch.compare_model_sizes_in_settings_with_model import (
+    compared_name,
+    compared_sizes,
+)
 from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.maxtext.settings import AXES, MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import values_of

@@ -18,8 +18,7 @@ from shardwright.frameworks.settings.setting_table import (
     WhenWritten,
     setting_table,
 )
-from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.value_conversion import (
+from shardwright.frameworks.settings.setting_values_from_and_to_text import (
     SWITCH,
     TEXT,
     ValueForm,
@@ -28,6 +27,7 @@ from shardwright.frameworks.settings.value_conversion import (
     switch,
     whole_number,
 )
+from shardwright.frameworks.settings.setting_verdicts import Verdict
 
 AXES: Final[Mapping[str, str]] = {
     "expert": "expert",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,
@@ -23,8 +23,8 @@ from shardwright.frameworks.export.match_target_model_by_blocks import (
     hyperparameter_shortfalls,
     published_name,
 )
-from shardwright.frameworks.export.nested_settings import nested_sections, settings_of_flag
-from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
+from shardwright.frameworks.export.nest_dotted_settings import nested_sections, settings_of_flag
+from shardwright.frameworks.export.plan_runtime_options_as_flags import option_flags_of_plan
 from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
 from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.rule_violations import Violation

@@ -6,8 +6,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
-from shardwright.frameworks.export.runtime_option_flags import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    PlanToExport,
+    Shortfall,
+)
+from shardwright.frameworks.export.plan_runtime_options_as_flags import (
     flag_pairs,
     option_flags_of_plan,
     option_values,
@@ -23,7 +26,7 @@ from shardwright.frameworks.megatron.write_model_arguments import (
     model_shortfalls,
 )
 from shardwright.frameworks.settings.setting_table import grid_values, written_settings
-from shardwright.runtime.settings_from_megatron_arguments import MODULES
+from shardwright.runtime.parallelism_recompute_precision_from_megatron_arguments import MODULES
 from shardwright.strategy.grid.axis_coordinates_of_every_device import same_ranks
 from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

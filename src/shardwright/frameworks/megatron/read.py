@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.launch.build_launch import effective_options, option_notes
-from shardwright.frameworks.launch.check_settings_against_model import compared_sizes
+from shardwright.frameworks.launch.compare_model_sizes_in_settings_with_model import compared_sizes
 from shardwright.frameworks.launch.framework_detection import (
     Claim,
     Document,
@@ -18,7 +18,11 @@ from shardwright.frameworks.launch.framework_detection import (
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.megatron.arguments_by_release import current_arguments, runtime_of
 from shardwright.frameworks.megatron.arguments_megatron_rejects_or_ignores import (
     REFUSED_LAYERS,
@@ -27,22 +31,24 @@ from shardwright.frameworks.megatron.arguments_megatron_rejects_or_ignores impor
 )
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
 from shardwright.frameworks.megatron.write_model_arguments import model_flags, model_shortfalls
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import priced_notes, refuse
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
+from shardwright.frameworks.settings.setting_values_from_and_to_text import (
+    count,
+    require_value,
+    whole_number,
+)
 from shardwright.frameworks.settings.setting_verdicts import (
     LaunchSetting,
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.value_conversion import count, require_value, whole_number
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options, Runtime
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.runtime.parse_launch_arguments import OFF, Arguments, options_from_arguments
-from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.runtime.settings_from_megatron_arguments import (
+from shardwright.runtime.parallelism_recompute_precision_from_megatron_arguments import (
     DEFAULTS,
     MODULES,
     has_dropout,
@@ -51,6 +57,8 @@ from shardwright.runtime.settings_from_megatron_arguments import (
     recompute_setting,
     sharding_stage,
 )
+from shardwright.runtime.parse_launch_arguments import OFF, Arguments, options_from_arguments
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

@@ -17,8 +17,14 @@ from shardwright.frameworks.settings.setting_table import (
     degree,
     setting_table,
 )
+from shardwright.frameworks.settings.setting_values_from_and_to_text import (
+    PERCENT,
+    TEXT,
+    WHOLE,
+    ValueForm,
+    choice,
+)
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.value_conversion import PERCENT, TEXT, WHOLE, ValueForm, choice
 
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
 """Orders of axes, innermost first: Megatron's default, and that of ``--use-tp-pp-dp-mapping``."""

@@ -6,7 +6,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+)
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.megatron.plan_arguments import (

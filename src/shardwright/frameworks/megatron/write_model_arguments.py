@@ -11,8 +11,8 @@ from shardwright.frameworks.export.decoder_view_and_unsupported_layers import (
     unsupported_factor_shortfalls,
     unsupported_layer_shortfalls,
 )
-from shardwright.frameworks.export.exporter import Shortfall
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Shortfall
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import LongerRotary
 from shardwright.model.ir.operator import OperatorKind

@@ -23,7 +23,7 @@ from shardwright.frameworks.megatron_bridge.settings import (
     RENAMED_FIELDS,
     SETTINGS,
 )
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set, names
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set, names
 
 _BRIDGE_SECTIONS: Final = names(
     "model. train. ddp. optimizer. dataset. comm-overlap. dist."

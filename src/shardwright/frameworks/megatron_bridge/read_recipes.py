@@ -25,11 +25,15 @@ from shardwright.frameworks.launch.framework_detection import (
     Signature,
 )
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

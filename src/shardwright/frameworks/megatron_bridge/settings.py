@@ -13,7 +13,7 @@ from typing import Final
 
 from shardwright.frameworks.megatron.plan_arguments import is_environment_variable
 from shardwright.frameworks.settings.setting_table import KnownSetting, SettingTable, setting_table
-from shardwright.frameworks.settings.value_conversion import choice
+from shardwright.frameworks.settings.setting_values_from_and_to_text import choice
 
 Field = tuple[str, str]
 """(section.field, value as Python text)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,
@@ -17,7 +17,7 @@ from shardwright.frameworks.export.exporter import (
     in_quotes,
     title,
 )
-from shardwright.frameworks.export.runtime_option_flags import flag_pairs, option_values
+from shardwright.frameworks.export.plan_runtime_options_as_flags import flag_pairs, option_values
 from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.megatron.plan_arguments import (
     ASYNC,

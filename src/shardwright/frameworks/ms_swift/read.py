@@ -15,7 +15,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.training_launch import (
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
     FileSettings,
     Launch,
     LaunchReader,
@@ -23,14 +23,15 @@ from shardwright.frameworks.launch.training_launch import (
 )
 from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OPTIMIZER,
     refusals,
     refuse,
     refused,
 )
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, name_set
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,
@@ -38,7 +39,6 @@ from shardwright.frameworks.transformers.trainer_reader import (
     read_trainer,
     settings_if_supported,
 )
-from shardwright.frameworks.transformers.trainer_strategy import FSDP
 from shardwright.model.ir.model_graph import Model
 
 _STAGE: Final = "zero-optimization.stage"

@@ -6,14 +6,21 @@ from typing import Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.launch.build_launch import launch_of, replicas
-from shardwright.frameworks.launch.check_settings_against_model import TRANSFORMERS, compared_sizes
+from shardwright.frameworks.launch.compare_model_sizes_in_settings_with_model import (
+    TRANSFORMERS,
+    compared_sizes,
+)
 from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.nanotron.write import stage_layers_by_cost
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.parallelism_grid import Grid
 

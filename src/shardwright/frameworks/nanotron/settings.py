@@ -19,7 +19,7 @@ from shardwright.frameworks.settings.setting_table import (
     of_section,
     setting_table,
 )
-from shardwright.frameworks.settings.value_conversion import SWITCH, choice, switch
+from shardwright.frameworks.settings.setting_values_from_and_to_text import SWITCH, choice, switch
 from shardwright.strategy.grid.parallelism_grid import Recompute
 
 _ALWAYS: Final = WhenWritten.ALWAYS

@@ -17,15 +17,15 @@ from shardwright.frameworks.export.decoder_view_and_unsupported_layers import (
     unsupported_factor_shortfalls,
     unsupported_layer_shortfalls,
 )
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,
     Shortfall,
     title,
 )
-from shardwright.frameworks.export.nested_settings import nested_sections, settings_of_flag
-from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
+from shardwright.frameworks.export.nest_dotted_settings import nested_sections, settings_of_flag
+from shardwright.frameworks.export.plan_runtime_options_as_flags import option_flags_of_plan
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
@@ -37,13 +37,13 @@ from shardwright.frameworks.export.unsupported_plan_features import (
 )
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.nanotron.settings import SETTINGS
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.setting_table import (
     Pair,
     grid_values,
     in_section,
     written_settings,
 )
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -19,9 +19,9 @@ from shardwright.frameworks.megatron.megatron_core_fields import (
     without_section,
 )
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set, names
 from shardwright.frameworks.settings.setting_table import KnownSetting, setting_table
-from shardwright.frameworks.settings.value_conversion import choice
+from shardwright.frameworks.settings.setting_values_from_and_to_text import choice
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set, names
 
 _NEMO_SECTIONS: Final = names(
     "model. model.optim. trainer. trainer.strategy. strategy. data. optim. megatron-cfg."

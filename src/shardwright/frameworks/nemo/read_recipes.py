@@ -24,7 +24,11 @@ from shardwright.frameworks.launch.framework_detection import (
     claim_of,
 )
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.nemo.read import megatron_arguments
 from shardwright.frameworks.nemo.recipe_defaults import (
@@ -34,9 +38,9 @@ from shardwright.frameworks.nemo.recipe_defaults import (
     base_settings,
     trainer_defaults,
 )
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

@@ -18,14 +18,13 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
-from shardwright.frameworks.launch.training_launch import (
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
     FileSettings,
     Launch,
     LaunchReader,
     default_notes,
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, entry_of
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OPTIMIZER,
     refusals,
@@ -37,6 +36,7 @@ from shardwright.frameworks.settings.setting_verdicts import (
     Verdict,
     setting_verdicts,
 )
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, entry_of
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments

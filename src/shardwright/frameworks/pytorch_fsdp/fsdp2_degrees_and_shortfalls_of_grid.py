@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Shortfall
 from shardwright.frameworks.export.unsupported_plan_features import single_replica_shortfalls
 from shardwright.strategy.grid.parallelism_grid import Grid
 

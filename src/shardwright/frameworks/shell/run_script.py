@@ -12,6 +12,11 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.shell.conditions import holds, matches
 from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
+from shardwright.frameworks.shell.interpret_script_commands import (
+    MAX_STATEMENTS,
+    run_command,
+    run_text,
+)
 from shardwright.frameworks.shell.interpreter_state import (
     Script,
     ScriptState,
@@ -20,7 +25,6 @@ from shardwright.frameworks.shell.interpreter_state import (
     tell,
 )
 from shardwright.frameworks.shell.parse_control_flow import Case, Function, If, Loop, Node, Simple
-from shardwright.frameworks.shell.run_commands import MAX_STATEMENTS, run_command, run_text
 from shardwright.frameworks.shell.variables_and_positional_parameters import (
     assign,
     value_of,

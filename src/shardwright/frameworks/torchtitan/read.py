@@ -10,16 +10,21 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.frameworks.launch.build_launch import launch_of, replicas
-from shardwright.frameworks.launch.check_settings_against_model import compared_name
+from shardwright.frameworks.launch.compare_model_sizes_in_settings_with_model import compared_name
 from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.training_launch import ORDER, FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    ORDER,
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv

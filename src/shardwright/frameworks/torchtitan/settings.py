@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
-from shardwright.frameworks.launch.training_launch import ORDER
+from shardwright.frameworks.launch.training_launch_and_reader_types import ORDER
 from shardwright.frameworks.settings.refuse_unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
@@ -21,14 +21,14 @@ from shardwright.frameworks.settings.setting_table import (
     of_section,
     setting_table,
 )
-from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.value_conversion import (
+from shardwright.frameworks.settings.setting_values_from_and_to_text import (
     SWITCH,
     TEXT,
     ValueForm,
     choice,
     whole_number,
 )
+from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.strategy.grid.parallelism_grid import Recompute
 
 SCHEDULES: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.exporter import (
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
     PlanToExport,

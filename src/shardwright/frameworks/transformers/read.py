@@ -11,13 +11,13 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,
     files_of,
     trainer_reader,
 )
-from shardwright.frameworks.transformers.trainer_strategy import is_on
 
 _PYTHON: Final = ("trainingarguments.", "seq2seqtrainingarguments.")
 """Prefixes of settings in a Python file that calls the class."""

@@ -26,13 +26,12 @@ from shardwright.frameworks.launch.framework_detection import (
 )
 from shardwright.frameworks.launch.fused_losses import liger_notes
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.training_launch import (
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
     FileSettings,
     Launch,
     LaunchReader,
     default_notes,
 )
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import entry_of
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     Refusal,
@@ -40,20 +39,14 @@ from shardwright.frameworks.settings.refuse_unpriced_settings import (
     refuse,
 )
 from shardwright.frameworks.settings.setting_table import SettingTable
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
 from shardwright.frameworks.settings.setting_verdicts import (
     LaunchSetting,
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.value_conversion import count
-from shardwright.frameworks.transformers.settings import (
-    CANONICAL,
-    IGNORED,
-    REFUSED,
-    UNDERSTOOD,
-    UNMODELLED,
-)
-from shardwright.frameworks.transformers.trainer_strategy import (
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import entry_of
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import (
     FSDP,
     OF_TRANSFORMERS,
     is_on,
@@ -61,6 +54,13 @@ from shardwright.frameworks.transformers.trainer_strategy import (
     runtime_arguments_of,
     strategy_settings,
     trainer_strategy,
+)
+from shardwright.frameworks.transformers.settings import (
+    CANONICAL,
+    IGNORED,
+    REFUSED,
+    UNDERSTOOD,
+    UNMODELLED,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model

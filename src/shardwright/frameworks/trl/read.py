@@ -11,15 +11,19 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set, names
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refused
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import (
+    by_name,
+    name_set,
+    names,
+)
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes, set_default_peft_targets
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,
     files_of,
     trainer_reader,
 )
-from shardwright.frameworks.transformers.trainer_strategy import is_on
 
 _TRAINED: Final = ("sft",)
 _OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")

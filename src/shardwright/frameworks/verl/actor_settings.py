@@ -7,12 +7,12 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, prefixed
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
-from shardwright.frameworks.settings.value_conversion import count
+from shardwright.frameworks.settings.setting_values_from_and_to_text import count
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, prefixed
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import TrainerNames
-from shardwright.frameworks.transformers.trainer_strategy import is_on
 from shardwright.runtime.parse_launch_arguments import Arguments
 
 DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"

@@ -15,15 +15,19 @@ from functools import partial
 from typing import Final
 
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
-from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.training_launch_and_reader_types import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME
-from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import OPTIMIZER, refuse
+from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP
 from shardwright.frameworks.transformers.trainer_reader import read_trainer, settings_if_supported
-from shardwright.frameworks.transformers.trainer_strategy import FSDP
 from shardwright.frameworks.verl.actor_on_megatron import read_actor_on_megatron
 from shardwright.frameworks.verl.actor_settings import ACTOR_ON_FSDP, ACTOR_PREFIX, REFUSED
-from shardwright.frameworks.verl.fine_tuning_settings import FINE_TUNING
+from shardwright.frameworks.verl.fine_tuning_setting_names_and_defaults import FINE_TUNING
 from shardwright.model.ir.model_graph import Model
 
 _SFT: Final = (

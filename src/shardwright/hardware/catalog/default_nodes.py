@@ -21,7 +21,7 @@ from shardwright.hardware.catalog.default_node_table import (
     pcie_link,
 )
 from shardwright.hardware.cluster import Host, NodeKind
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 
 NIC_EFFICIENCY: Final = 0.8

@@ -23,7 +23,12 @@ import numpy.typing as npt
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.dtype import Dtype
 from shardwright.hardware import tables
-from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
+from shardwright.hardware.catalog.measured_gemm_attention_collective_tables import (
+    SAME_DIE,
+    SAME_LINKS,
+    TABLES,
+    CollectiveCurve,
+)
 from shardwright.hardware.cluster import NodeKind
 from shardwright.lazily_compiled_dataclass import dataclass
 

@@ -23,7 +23,7 @@ from shardwright.hardware.files.record_values import (
     link_of_record,
     origin_of_record,
 )
-from shardwright.hardware.zone_links_and_price_limits import checked_price
+from shardwright.hardware.zone_link_record_and_price_checks import checked_price
 
 
 def _host(record: HostRecord | None, base: Host, *, path: str) -> Host:

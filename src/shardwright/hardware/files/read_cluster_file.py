@@ -41,7 +41,6 @@ from shardwright.hardware.cluster import (
     sorted_by_zone,
 )
 from shardwright.hardware.cluster_expression import MAX_DEVICES, parse_cluster
-from shardwright.hardware.cluster_text_with_scale_factors import is_cluster_file, is_cluster_yaml
 from shardwright.hardware.files.accelerator_of_record import accelerator_of_record
 from shardwright.hardware.files.bounded_yaml import CLUSTER_FILE, read_text_file, read_yaml
 from shardwright.hardware.files.cluster_schema import (
@@ -62,8 +61,12 @@ from shardwright.hardware.files.cluster_schema import (
 from shardwright.hardware.files.node_group_of_record import node_group_of_record
 from shardwright.hardware.files.record_values import FROM_FILE, dataclass_fields, origin_of_record
 from shardwright.hardware.files.schema_errors import Place, first_schema_error
-from shardwright.hardware.link import Link
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink, checked_links
+from shardwright.hardware.link_and_network_tier import Link
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
+    is_cluster_file,
+    is_cluster_yaml,
+)
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink, checked_links
 from shardwright.units import BITS_PER_BYTE, scale_decimal
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.files.cluster_schema import LinkRecord, OriginRecord, YamlRecord
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
 
 FROM_FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")

@@ -30,7 +30,7 @@ from shardwright.hardware.inventories.node_facts import (
     fact_text,
 )
 from shardwright.hardware.inventories.pcie_islands import path_record
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 

@@ -40,7 +40,7 @@ from shardwright.hardware.inventories.switch_tiers import (
     network_order,
     switch_paths,
 )
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MILLI
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.merge_inventories import contradiction_error
 from shardwright.hardware.inventories.node_facts import Assumption, BusRate, FactKind, FoundFact
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import GIGA
 

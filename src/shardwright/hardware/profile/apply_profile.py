@@ -19,7 +19,7 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator, 
 from shardwright.hardware.catalog.default_nodes import NIC_ORIGIN, network_card
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
 from shardwright.hardware.cluster_expression import fill_nodes, parse_cluster
-from shardwright.hardware.link import Link
+from shardwright.hardware.link_and_network_tier import Link
 from shardwright.hardware.profile.measured_rates import (
     AttentionProfile,
     CollectiveFit,

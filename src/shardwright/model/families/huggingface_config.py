@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from shardwright.errors import ModelError, nearest
 from shardwright.model.families.family_registry import ARCHITECTURES, REGISTRY, TEXT_CONFIGS
-from shardwright.model.families.fields.unread_fields import unread_fields
+from shardwright.model.families.fields.find_config_fields_no_builder_read import unread_fields
 from shardwright.model.families.fields.weight_quantization import (
     MODELOPT_FILE,
     stored_format,
     with_modelopt,
 )
+from shardwright.model.families.find_uncomputed_config_settings import differences
 from shardwright.model.families.numerical_settings import settings_of_fields
-from shardwright.model.families.uncomputed_differences import differences
 from shardwright.model.ir.config_json_field_access import Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.registry import load_target

@@ -18,7 +18,7 @@ from shardwright.model.families.fields.config_class_defaults import (
     ClassSettings,
 )
 from shardwright.model.families.fields.dropout import dropout_probabilities
-from shardwright.model.families.fields.padding_row import padding_row
+from shardwright.model.families.fields.embedding_padding_row import padding_row
 from shardwright.model.families.fields.rotary_fields import (
     ORIGINAL,
     latent_score_factor,
@@ -29,7 +29,7 @@ from shardwright.model.families.fields.rotary_fields import (
     rotary_share,
     text_image_rotary,
 )
-from shardwright.model.families.fields.router_training_fields import (
+from shardwright.model.families.fields.router_loss_and_noise_fields import (
     load_balancing,
     other_losses,
     router_noise,

@@ -9,7 +9,8 @@ from shardwright.lazily_compiled_dataclass import dataclass
 class StoredFormat:
     """Number format of a checkpoint's weights, from its quantization fields.
 
-    Formats are names of `shardwright.job.serving_job.NumberFormat` ("fp8", "int4", ..).
+    Formats are names of `shardwright.job.serving_workload_formats_and_objectives.NumberFormat`
+    ("fp8", "int4", ..).
 
     Args:
         method: name of the quantisation method ("fp8", "awq", ..).

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.block.layout_collectives import PARTIAL, WHOLE, transition
+from shardwright.program.block.collective_for_layout_change_along_axis import (
+    PARTIAL,
+    WHOLE,
+    transition,
+)
 from shardwright.program.block.operator_cut_protocol import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Size
 

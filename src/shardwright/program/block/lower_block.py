@@ -34,7 +34,7 @@ from shardwright.program.block.communication.moves_inside_operators import opera
 from shardwright.program.block.kernels.linear_kernels import adapter_works
 from shardwright.program.block.kernels.local_operator_sizes import Local
 from shardwright.program.block.kernels.operator_kernels import KERNELS_OF, chunk_sort_works
-from shardwright.program.block.local_sizes import (
+from shardwright.program.block.local_token_and_tensor_sizes import (
     LoweringContext,
     dispatched_tokens,
     operator_tokens,

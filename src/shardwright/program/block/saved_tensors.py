@@ -12,7 +12,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.model.tensors_without_gradient import without_gradient
 from shardwright.program.block.block_program import Recomputable, SavedTensor
-from shardwright.program.block.local_sizes import (
+from shardwright.program.block.local_token_and_tensor_sizes import (
     GEMM_KINDS,
     LoweringContext,
     dispatched_tokens,

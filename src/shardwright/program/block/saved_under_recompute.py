@@ -8,13 +8,17 @@ from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import Operator
 from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.program.block.block_program import Recomputable, SavedTensor
-from shardwright.program.block.local_sizes import LoweringContext, output_sizes, stream_volume
+from shardwright.program.block.local_token_and_tensor_sizes import (
+    LoweringContext,
+    output_sizes,
+    stream_volume,
+)
 from shardwright.program.block.operator_cut_protocol import Placing
-from shardwright.program.block.operators_recomputed_in_every_mode import (
+from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
     is_dropped,
     recomputed_operators,
 )
-from shardwright.program.block.selective_recompute_policy import (
+from shardwright.program.block.tensors_kept_by_selective_recompute import (
     NamedPolicy,
     named_policy,
     saved_products,

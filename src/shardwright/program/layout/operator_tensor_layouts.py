@@ -17,7 +17,11 @@ from shardwright.program.layout.device_parts_of_dims import (
     intervals,
     reference_runs,
 )
-from shardwright.program.layout.devices_by_part import PARTS, projection, tokens
+from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+    PARTS,
+    projection,
+    tokens,
+)
 from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
 
 

@@ -31,7 +31,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     row_of,
 )
 from shardwright.program.layout.device_parts_of_dims import intervals
-from shardwright.program.layout.devices_by_part import (
+from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
     PARTS,
     group_and_first_members,
     projection,

@@ -15,7 +15,7 @@ from itertools import product
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.program.layout.one_device_per_class_groups import (
+from shardwright.program.layout.groups_of_one_device_per_class import (
     Group,
     representatives,
     transversals,

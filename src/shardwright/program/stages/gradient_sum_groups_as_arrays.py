@@ -14,10 +14,13 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct, distinct_rows
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.program.layout.devices_by_part import DevicesByPart, DeviceTokens
-from shardwright.program.layout.one_device_per_class_groups import (
+from shardwright.program.layout.groups_of_one_device_per_class import (
     transversals,
     transversals_in_order,
+)
+from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+    DevicesByPart,
+    DeviceTokens,
 )
 from shardwright.program.layout.tensor_layout import Indices, volume
 from shardwright.program.stages.device_shares_of_parameter_use import (

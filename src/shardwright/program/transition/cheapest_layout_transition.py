@@ -16,8 +16,10 @@ from functools import lru_cache
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.program.transition.copy_communication_alternatives import copy_alternatives
-from shardwright.program.transition.layout_pieces import (
+from shardwright.program.transition.alternative_steps_that_copy_values_to_devices import (
+    copy_alternatives,
+)
+from shardwright.program.transition.pieces_by_holding_and_wanting_devices import (
     Component,
     LayoutPiece,
     PlacedPiece,

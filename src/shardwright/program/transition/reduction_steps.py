@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.program.layout.one_device_per_class_groups import representatives, transversals
-from shardwright.program.transition.copy_communication_alternatives import joined_steps
-from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece
+from shardwright.program.layout.groups_of_one_device_per_class import representatives, transversals
+from shardwright.program.transition.alternative_steps_that_copy_values_to_devices import (
+    joined_steps,
+)
+from shardwright.program.transition.pieces_by_holding_and_wanting_devices import (
+    Component,
+    Group,
+    LayoutPiece,
+)
 from shardwright.program.transition.transition_steps_and_symbolic_proof import (
     Act,
     Flow,

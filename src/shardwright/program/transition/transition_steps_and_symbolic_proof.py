@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.program.transition.layout_pieces import Component, Group
+from shardwright.program.transition.pieces_by_holding_and_wanting_devices import Component, Group
 
 Load = dict[int, int]
 Message = tuple[int, int, int]

@@ -15,7 +15,7 @@ from shardwright.report.page.views.memory_view import memory_view
 from shardwright.report.page.views.prediction_accuracy_view import prediction_accuracy_view
 from shardwright.report.page.views.searched_members_view import searched_members_view
 from shardwright.report.page.views.serving_latencies_view import serving_latencies_view
-from shardwright.report.page.views.step_time_view import step_time_view
+from shardwright.report.page.views.step_time_parts_view import step_time_view
 from shardwright.report.page.views.timeline_view import timeline_view
 from shardwright.report.page.views.what_if_view import what_if_view
 

@@ -21,8 +21,8 @@ from shardwright.hardware.device_topology import (
     network_levels,
     network_units,
 )
-from shardwright.hardware.link import Tier
-from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.hardware.link_and_network_tier import Tier
+from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import (
     BITS_PER_BYTE,

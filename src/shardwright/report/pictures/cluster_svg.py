@@ -20,7 +20,7 @@ from shardwright.report.pictures.svg_drawing import (
     SvgSheet,
     coordinate,
 )
-from shardwright.strategy.text.printable_text import printable
+from shardwright.strategy.text.replace_unprintable_characters import printable
 
 GAP: Final = 8
 MAX_WORDS: Final = 200

@@ -11,7 +11,7 @@ from rich.text import Text
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.pictures.cluster_picture_content import Branch, ClusterPicture
 from shardwright.report.terminal_line_wrapping import WrappedText
-from shardwright.strategy.text.printable_text import printable
+from shardwright.strategy.text.replace_unprintable_characters import printable
 
 MAX_WORDS: Final = 200
 

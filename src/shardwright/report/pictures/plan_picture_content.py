@@ -26,12 +26,12 @@ from shardwright.report.pictures.devices_with_equal_shares import (
 )
 from shardwright.report.pictures.divide_blocks_at_plan_boundaries import ColumnBlocks, block_ranges
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures
-from shardwright.report.pictures.split_tree_picture import TreeNode, split_tree
+from shardwright.report.pictures.split_tree_nodes_and_text_lines import TreeNode, split_tree
 from shardwright.report.pictures.step_picture_content import StepPicture
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Placement, Stage
-from shardwright.strategy.text.printable_text import MAX_STRATEGY, printable
+from shardwright.strategy.text.replace_unprintable_characters import MAX_STRATEGY, printable
 from shardwright.strategy.text.stage_first_device_notation import print_bases
 
 

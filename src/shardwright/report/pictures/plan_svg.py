@@ -15,7 +15,7 @@ from shardwright.report.pictures.fold_repeated_columns import (
     shortened_name,
 )
 from shardwright.report.pictures.plan_picture_content import PictureCell, PlanPicture, StageTrees
-from shardwright.report.pictures.split_tree_picture import TreeNode
+from shardwright.report.pictures.split_tree_nodes_and_text_lines import TreeNode
 from shardwright.report.pictures.step_svg import step_parts
 from shardwright.report.pictures.svg_drawing import (
     FAINT,
@@ -28,7 +28,7 @@ from shardwright.report.pictures.svg_drawing import (
     SvgSheet,
     coordinate,
 )
-from shardwright.strategy.text.printable_text import printable
+from shardwright.strategy.text.replace_unprintable_characters import printable
 
 MAX_COLUMNS: Final = 40
 MAX_ROWS: Final = 48

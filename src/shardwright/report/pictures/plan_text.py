@@ -20,7 +20,7 @@ from shardwright.report.pictures.fold_repeated_columns import (
     shortened_name,
 )
 from shardwright.report.pictures.plan_picture_content import PictureCell, PlanPicture, StageTrees
-from shardwright.report.pictures.split_tree_picture import tree_lines
+from shardwright.report.pictures.split_tree_nodes_and_text_lines import tree_lines
 from shardwright.report.pictures.step_text import render_step
 from shardwright.report.terminal_line_wrapping import WrappedText
 

@@ -8,7 +8,10 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.schedules.action_order_arrays import ActionTable
-from shardwright.schedules.plan_entries_and_time_slots import row_entries, table_of_entries
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
+    row_entries,
+    table_of_entries,
+)
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule_table
 from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.lane import Lane

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from shardwright.hardware.link import Tier
+from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, Track

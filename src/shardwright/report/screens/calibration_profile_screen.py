@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.calibrate.calibrate_settings import CheckRow
+from shardwright.calibrate.calibration_settings_and_check_rows import CheckRow
 from shardwright.hardware.profile.measured_rates import FitError, Profile
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.files.plan_and_simulation_file_contents import plan_document, prediction_document
-from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.launch.training_launch_and_reader_types import Launch
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.report.screens.step_time_table import part_name

@@ -13,7 +13,7 @@ from shardwright.report.terminal_table import plain_table
 from shardwright.report.titled_sections import section
 from shardwright.search.answer_summary_text import answer_line, misfit_text, verdict
 from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid
-from shardwright.search.plan_against_strategy import Beside, Why, missing_bytes
+from shardwright.search.plan_against_strategy_result import Beside, Why, missing_bytes
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.strategy.rule_violations import Violation
 from shardwright.units import (

@@ -9,7 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.program.step_trace import StepTrace
-from shardwright.program.timeline_activity_seconds import ComparedTraces, DeviceTimes, device_times
+from shardwright.program.traced_device_seconds_by_activity import (
+    ComparedTraces,
+    DeviceTimes,
+    device_times,
+)
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
 from shardwright.units import format_bytes, format_seconds

@@ -16,7 +16,7 @@ from shardwright.report.titled_sections import labelled_lines, section
 from shardwright.search.answer_summary_text import request_lines
 from shardwright.search.comparison_row import Compared
 from shardwright.search.simulated_strategy import strategy_text
-from shardwright.strategy.text.printable_text import printable
+from shardwright.strategy.text.replace_unprintable_characters import printable
 from shardwright.units import (
     MEGA,
     format_bare_seconds,

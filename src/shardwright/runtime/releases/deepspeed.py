@@ -16,7 +16,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     TpOverlap,
 )
 from shardwright.runtime.option_vocabulary import option_offer
-from shardwright.runtime.releases import megatron_lm
+from shardwright.runtime.releases import megatron_lm_before_megatron_core as megatron_lm
 from shardwright.runtime.releases.pytorch_shared_facts import (
     ALLOCATOR,
     CUBLAS,

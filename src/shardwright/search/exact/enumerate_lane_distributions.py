@@ -13,6 +13,7 @@ from math import comb, prod
 from shardwright.errors import UsageError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
+from shardwright.search.exact.enumerate_forward_backward_orders import num_orders
 from shardwright.search.exact.exact_space import (
     ExactSpace,
     assign_devices,
@@ -20,7 +21,6 @@ from shardwright.search.exact.exact_space import (
     lane_partitions,
     stage_trees,
 )
-from shardwright.search.exact.static_orders import num_orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

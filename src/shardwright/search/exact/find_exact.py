@@ -22,12 +22,16 @@ from shardwright.errors import InfeasibleError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.search.exact.best_first_search import Best, best_first, run_orders
-from shardwright.search.exact.chain_of_blocks import chain_blocks
+from shardwright.search.exact.enumerate_forward_backward_orders import num_orders, pipeline_orders
 from shardwright.search.exact.exact_space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.find_exact_multi_lane import search_lanes
 from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.priced_stage_options import StageOption, options_in_one_plan
+from shardwright.search.exact.price_stage_split_option import StageOption, options_in_one_plan
+from shardwright.search.exact.search_shapes_best_first_then_orders import (
+    Best,
+    best_first,
+    run_orders,
+)
 from shardwright.search.exact.stage_choices_and_bounds import (
     NEVER,
     StageChoices,
@@ -35,7 +39,7 @@ from shardwright.search.exact.stage_choices_and_bounds import (
     member_counts,
     shape_bounds,
 )
-from shardwright.search.exact.static_orders import num_orders, pipeline_orders
+from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
 from shardwright.search.grid.find_best_grid import problem_text
 from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound
 from shardwright.search.search_answer import GeneralAnswer

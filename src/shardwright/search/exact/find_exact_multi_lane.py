@@ -25,8 +25,8 @@ from shardwright.program.device_classes_with_equal_actions import chunks_of
 from shardwright.program.lowered_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.search.exact.best_first_search import Best, best_first, run_orders
-from shardwright.search.exact.chain_of_blocks import chain_blocks
+from shardwright.search.exact.build_1f1b_rows_by_microbatches_in_flight import one_f_one_b_actions
+from shardwright.search.exact.enumerate_forward_backward_orders import pipeline_orders
 from shardwright.search.exact.enumerate_lane_distributions import (
     LaneDistribution,
     LaneKind,
@@ -36,10 +36,18 @@ from shardwright.search.exact.enumerate_lane_distributions import (
     num_unordered_choices,
 )
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.lane_shape_bounds import LanePrices, LaneShape, LaneShapes
+from shardwright.search.exact.lane_shapes_without_order_and_bounds import (
+    LanePrices,
+    LaneShape,
+    LaneShapes,
+)
 from shardwright.search.exact.lower_plan_without_order import lane_of, table_of
-from shardwright.search.exact.one_f_one_b_action_orders import one_f_one_b_actions
-from shardwright.search.exact.static_orders import pipeline_orders
+from shardwright.search.exact.search_shapes_best_first_then_orders import (
+    Best,
+    best_first,
+    run_orders,
+)
+from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
 from shardwright.search.exact.tasks_without_order import tasks_of_shape
 from shardwright.search.optimality_certificate import Counts
 from shardwright.search.search_time_limit import Limit, progress_text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.arrays import IntArray
-from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
+from shardwright.cost.network.list_stage_edges_of_lane_with_messages import lane_edges
 from shardwright.cost.step.stage_action_seconds import (
     FamilyCosts,
     Sharing,
@@ -20,13 +20,13 @@ from shardwright.program.device_classes_with_equal_actions import (
     chunks_of,
     device_classes,
 )
+from shardwright.program.lower_plan_to_tasks import lower_plan
 from shardwright.program.lowered_program import Program
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
-from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.one_f_one_b_action_orders import one_f_one_b_rows
-from shardwright.search.exact.priced_stage_options import LANE, StageOption
+from shardwright.search.exact.build_1f1b_rows_by_microbatches_in_flight import one_f_one_b_rows
+from shardwright.search.exact.price_stage_split_option import LANE, StageOption
 from shardwright.search.exact.tasks_without_order import ShapeTasks, tasks_of_shape
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table

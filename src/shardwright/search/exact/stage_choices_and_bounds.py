@@ -11,11 +11,11 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.chain_of_blocks import stage_of_blocks
+from shardwright.search.exact.enumerate_forward_backward_orders import num_orders, pipeline_orders
 from shardwright.search.exact.enumerate_tensor_split_trees import CutNode, split_on
 from shardwright.search.exact.exact_space import ExactSpace, Partition, stage_trees
-from shardwright.search.exact.priced_stage_options import Illegal, StageOption, price_stage
-from shardwright.search.exact.static_orders import num_orders, pipeline_orders
+from shardwright.search.exact.price_stage_split_option import Illegal, StageOption, price_stage
+from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
 
 NEVER = np.iinfo(np.int64).max
 """Picoseconds of a shape that does not fit in memory."""

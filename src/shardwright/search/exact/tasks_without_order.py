@@ -8,9 +8,9 @@ from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.cost.step.stage_action_seconds import StageCosts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.lowered_program import Program
-from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.static_orders import finish_times
+from shardwright.search.exact.enumerate_forward_backward_orders import finish_times
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 
 _ACTIONS = (int(TaskKind.F), int(TaskKind.B))

@@ -14,13 +14,13 @@ from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.best_first_search import Simulated
 from shardwright.search.grid.bounds.bounded_members import ExpandedMembers
-from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import NO_ROOM
-from shardwright.search.grid.infeasible_hints import nothing_fits
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
+from shardwright.search.grid.build_error_where_nothing_fits import nothing_fits
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.grid.search_by_mesh_result import Searched
-from shardwright.search.grid.search_general_plan_schedules import PairedSearch
+from shardwright.search.grid.search_overlapped_and_two_lane_schedules import PairedSearch
 from shardwright.search.optimality_certificate import Certificate, assert_sound
 from shardwright.search.search_answer import Alternative, Answer
 from shardwright.search.search_request import SEARCH_MEMORY

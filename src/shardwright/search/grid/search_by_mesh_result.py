@@ -12,7 +12,7 @@ from shardwright.search.grid.best_first_search import SearchOutcome
 from shardwright.search.grid.bounds.bounded_members import ExpandedMembers
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.search.grid.search_general_plan_schedules import PairedSearch
+from shardwright.search.grid.search_overlapped_and_two_lane_schedules import PairedSearch
 
 
 @dataclass(slots=True)

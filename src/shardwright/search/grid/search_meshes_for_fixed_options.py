@@ -20,7 +20,7 @@ from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import rela
 from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.grid_search_space import Space, where_options_differ
 from shardwright.search.grid.search_by_mesh_result import Searched
-from shardwright.search.grid.search_general_plan_schedules import search_paired
+from shardwright.search.grid.search_overlapped_and_two_lane_schedules import search_paired
 from shardwright.search.search_time_limit import Limit, progress_text
 from shardwright.search.universal_time_bound import universal_bound
 from shardwright.strategy.grid.counts_for_grid_rules import has_experts

@@ -28,8 +28,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
-from shardwright.search.joint.label_program_inputs import least_border
-from shardwright.search.joint.one_layer_positions_of_model import Chain, chain_of
+from shardwright.search.joint.label_dynamic_program_inputs import least_border
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import Chain, chain_of
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import Cut, RankChoice
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.plan_entries_and_time_slots import row_entries
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import row_entries
 from shardwright.search.joint.joint_plan_and_step_costs import ChunkChoice, JointPlan
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_to_plan import (

@@ -10,8 +10,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.joint.joint_plan_and_step_costs import ChunkChoice, JointPlan
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
-from shardwright.search.joint.label_program_inputs import label_pipeline_of, splits_of
-from shardwright.search.joint.one_layer_positions_of_model import Chain, chain_of
+from shardwright.search.joint.label_dynamic_program_inputs import label_pipeline_of, splits_of
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import Chain, chain_of
 from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import Pipeline, Splits
 from shardwright.search.joint.score_joint_plan import ScoredPlan, path_score, simulate_scored
 from shardwright.search.parallel.engine_protocol import Engine

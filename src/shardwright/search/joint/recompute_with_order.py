@@ -17,15 +17,15 @@ from shardwright.search.joint.joint_plan_and_step_costs import (
     layout_of_plan,
     with_recompute_temporaries,
 )
-from shardwright.search.joint.joint_plan_orders import (
+from shardwright.search.joint.joint_space import ShapedSpace
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import chain_of
+from shardwright.search.joint.search_order_of_joint_plan_within_memory import (
     UNITS_PER_SECOND,
     OrderedPlan,
     activation_room_of_ranks,
     order_problem,
     with_order,
 )
-from shardwright.search.joint.joint_space import ShapedSpace
-from shardwright.search.joint.one_layer_positions_of_model import chain_of
 from shardwright.search.orders.chunk_memory_options import MemoryOption
 from shardwright.search.orders.find_order_and_memory import find_order_with_memory
 

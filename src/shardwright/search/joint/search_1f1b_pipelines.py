@@ -32,7 +32,7 @@ from shardwright.search.joint.joint_search_state import (
     TaskResult,
 )
 from shardwright.search.joint.joint_space import PipelineShape
-from shardwright.search.joint.label_program_inputs import has_equal_layers
+from shardwright.search.joint.label_dynamic_program_inputs import has_equal_layers
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     Cut,
     PipelineBound,

@@ -23,12 +23,6 @@ from shardwright.search.joint.joint_plan_and_step_costs import (
     plan_of_cut,
     plan_of_sizes,
 )
-from shardwright.search.joint.joint_plan_orders import (
-    OrderedPlan,
-    order_bound,
-    with_found_order,
-    with_named_orders,
-)
 from shardwright.search.joint.joint_search_state import (
     BOUNDED,
     BoundTask,
@@ -36,10 +30,16 @@ from shardwright.search.joint.joint_search_state import (
     JointSearchState,
 )
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
-from shardwright.search.joint.label_program_inputs import has_equal_layers
+from shardwright.search.joint.label_dynamic_program_inputs import has_equal_layers
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import bound_pipeline
 from shardwright.search.joint.recompute_with_order import search_recompute_and_order
 from shardwright.search.joint.score_joint_plan import ScoredPlan, path_score
+from shardwright.search.joint.search_order_of_joint_plan_within_memory import (
+    OrderedPlan,
+    order_bound,
+    with_found_order,
+    with_named_orders,
+)
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.search.parallel.engine_protocol import rounds
 

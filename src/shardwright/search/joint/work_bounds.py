@@ -8,8 +8,8 @@ from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.bounds.compiled_bound_array_records import ProblemNumbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.joint_space import ShapedSpace
-from shardwright.search.joint.label_program_inputs import border_tier, least_sends
-from shardwright.search.joint.one_layer_positions_of_model import Chain
+from shardwright.search.joint.label_dynamic_program_inputs import border_tier, least_sends
+from shardwright.search.joint.model_as_chain_of_one_layer_positions import Chain
 
 
 def pipeline_work_bounds(

@@ -9,7 +9,7 @@ from shardwright.progress_callback import Progress
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap, lower_bound
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pipeline_subsets_by_pools import pool_subsets
+from shardwright.search.mixed.pipelines.group_pipelines_by_pools_used import pool_subsets
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     CompositionQueue,

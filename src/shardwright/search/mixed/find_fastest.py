@@ -27,7 +27,7 @@ from shardwright.search.mixed.plans.build_certificate import build_certificate
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, pipelines_text
 from shardwright.search.mixed.plans.next_best_plans import runners_up, simulate_slower_candidates
 from shardwright.search.mixed.plans.plan_search_state import SearchState
-from shardwright.search.mixed.plans.search_on_fewer_nodes import search_fewer_nodes
+from shardwright.search.mixed.plans.search_fewer_nodes_for_faster_plans import search_fewer_nodes
 from shardwright.search.mixed.priced_pipelines_and_space_text import (
     TOLERANCE,
     price_pipelines,

@@ -9,9 +9,9 @@ from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.search_effort_limits import Effort
-from shardwright.search.mixed.stages.allowed_layer_cuts import pattern_of
 from shardwright.search.mixed.stages.cheapest_recompute_that_fits import MOST_STAGES
 from shardwright.search.mixed.stages.device_pools import pools_of
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import pattern_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_cost_table import MICROBATCHES, why_no_pipelines
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts

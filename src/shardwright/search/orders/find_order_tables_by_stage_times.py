@@ -14,7 +14,7 @@ from shardwright.program.orders.action_graph import chains
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH, ActionRows, action_rows
 from shardwright.program.orders.rows_to_order_table import order_table_of_rows
 from shardwright.program.orders.stage_device_sets_and_classes import Participation, participation
-from shardwright.schedules.plan_entries_and_time_slots import row_entries
+from shardwright.schedules.action_table_to_plan_entries_and_time_slots import row_entries
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.list_scheduling import NEVER

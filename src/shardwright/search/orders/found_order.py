@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.schedules.action_order_arrays import ActionTable, B, F, I, W
-from shardwright.search.orders.order_makespan import levels, walk
+from shardwright.search.orders.order_makespan_and_peak_memory import levels, walk
 from shardwright.search.orders.order_problem import OrderProblem
 
 

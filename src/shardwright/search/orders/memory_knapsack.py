@@ -14,7 +14,13 @@ from shardwright.search.orders.chunk_memory_options import (
     MemoryOptions,
     pareto_options,
 )
-from shardwright.search.orders.order_makespan import HELD, INPUT, STASH, WEIGHT, walk
+from shardwright.search.orders.order_makespan_and_peak_memory import (
+    HELD,
+    INPUT,
+    STASH,
+    WEIGHT,
+    walk,
+)
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 COMBINATIONS = 512

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.kernel_compilation import compiled, inner
-from shardwright.search.orders.order_makespan import (
+from shardwright.search.orders.order_makespan_and_peak_memory import (
     FIRST,
     FORWARD,
     HELD,

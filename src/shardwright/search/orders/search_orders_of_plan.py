@@ -11,7 +11,7 @@ from typing import TypeGuard
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
+from shardwright.cost.network.list_stage_edges_of_lane_with_messages import lane_edges
 from shardwright.cost.network.networks_of_plan_devices import kind_problem, working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.cost.step.stage_action_seconds import StageCosts
@@ -21,15 +21,15 @@ from shardwright.program.identity_cache_keys import Same
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH, action_rows
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts, plan_stages, working_devices
-from shardwright.program.task_arrays import TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.orders.find_order_tables_by_stage_times import find_order_tables
 from shardwright.search.orders.order_problem import LARGEST
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
-from shardwright.simulator.equal_stages import stage_kinds
+from shardwright.simulator.group_stages_of_equal_cost import stage_kinds
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.resolved_plan import summings_of
+from shardwright.simulator.plan_stages_edges_rows_and_device_classes import summings_of
 from shardwright.simulator.stage_family_prices import price_stages
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan

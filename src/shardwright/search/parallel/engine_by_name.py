@@ -59,9 +59,9 @@ def engine_of(
         engine: Engine = import_module("shardwright.search.parallel.serial_engine").Serial()
     else:
         start = load_target(ENGINES[name].workers)
-        engine = import_module("shardwright.search.parallel.worker_pool").Pooled(
-            workers=workers or available_cores(), start=start, least_s=least_s
-        )
+        engine = import_module(
+            "shardwright.search.parallel.engine_that_distributes_tasks_over_workers"
+        ).Pooled(workers=workers or available_cores(), start=start, least_s=least_s)
     try:
         yield engine
     finally:

@@ -27,7 +27,7 @@ from shardwright.search.certificate_part_of_cluster_states import (
     judged_by,
     tail_mean,
 )
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound
 from shardwright.search.parallel.engine_protocol import Engine, rounds
 from shardwright.search.robust.best_plans_in_one_state import (

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from shardwright.errors import ModelError
 from shardwright.job.number_formats_of_published_checkpoints import published_checkpoint
-from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
+from shardwright.job.serving_workload_formats_and_objectives import (
+    NumberFormat,
+    OperatorPrecision,
+    Precision,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.stored_format_of_checkpoint import StoredFormat

@@ -10,7 +10,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.kernel_compilation import allocation_free, by_reference, compiling, inner
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.policy.answer_tokens_of_iteration import tokens_given
-from shardwright.serving.policy.decode_steps_from_request_counts import (
+from shardwright.serving.policy.decoding_requests_kept_as_counts import (
     COUNTED,
     SLOT_CONTEXT,
     SLOT_MEMBERS,
@@ -18,7 +18,7 @@ from shardwright.serving.policy.decode_steps_from_request_counts import (
     new_steady_decode,
     remove_running,
 )
-from shardwright.serving.policy.plan_with_decode_counts import (
+from shardwright.serving.policy.plan_iteration_from_decoding_counts import (
     end_member,
     note_prompts_of_rank,
     plan_folded,

@@ -15,8 +15,8 @@ from shardwright.cost.inference.block_forward_without_context_attention import (
 )
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.inference.engine_collectives import engine_networks
-from shardwright.cost.inference.gemm_number_formats import ServingGemms
-from shardwright.cost.inference.measured_kernel_names import expert_library, library_of
+from shardwright.cost.inference.gemm_rates_and_number_formats import ServingGemms
+from shardwright.cost.inference.measured_kernel_library_of_engine import expert_library, library_of
 from shardwright.cost.inference.prompt_attention import prompt_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import scan_seconds
@@ -24,7 +24,7 @@ from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
-from shardwright.job.serving_job import NumberFormat
+from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
 from shardwright.model.decode_state import Lifetime, decode_states

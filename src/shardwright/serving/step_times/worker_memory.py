@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.cost.inference.block_forward_without_context_attention import forward_program
-from shardwright.cost.inference.gemm_number_formats import formats_of
+from shardwright.cost.inference.gemm_rates_and_number_formats import formats_of
 from shardwright.errors import InfeasibleError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.program.block.local_sizes import per_token
+from shardwright.program.block.local_token_and_tensor_sizes import per_token
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.runtime.serving_engines.serving_engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.scheduler_settings import running_at_once

@@ -7,7 +7,11 @@ from math import inf
 from typing import Any
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.validation.errors.measured_run_protocol import MeasuredRun, PredictionT, RunT
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import (
+    MeasuredRun,
+    PredictionT,
+    RunT,
+)
 from shardwright.validation.errors.prediction_errors import (
     ErrorStatistics,
     JudgedRow,

@@ -9,7 +9,11 @@ from typing import Any, Final, Generic
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.validation.errors.measured_run_protocol import PredictionT, Progress, RunT
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import (
+    PredictionT,
+    Progress,
+    RunT,
+)
 from shardwright.validation.tables.skipped_rows import UNSUPPORTED, SkippedRow, skip_of
 
 _UNSUPPORTED: Final = tuple(UNSUPPORTED)

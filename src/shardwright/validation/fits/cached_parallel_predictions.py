@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from shardwright.errors import ShardwrightError
-from shardwright.validation.errors.measured_run_protocol import Progress
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import Progress
 
 MIN_TASKS: Final = 16
 """Smallest number of predictions for which processes are started."""

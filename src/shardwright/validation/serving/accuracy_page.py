@@ -11,7 +11,8 @@ from shardwright.hardware.catalog.fitted_serving_constants import (
     ServingConstants,
 )
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.errors.accuracy_page_tables import (
+from shardwright.validation.errors.error_limits import BarResult
+from shardwright.validation.errors.markdown_sections_shared_by_accuracy_pages import (
     Line,
     error_cell,
     far_section,
@@ -20,7 +21,6 @@ from shardwright.validation.errors.accuracy_page_tables import (
     section,
     skipped_section,
 )
-from shardwright.validation.errors.error_limits import BarResult
 from shardwright.validation.errors.prediction_errors import ErrorStatistics, grouped
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
 from shardwright.validation.serving.serving_error_limits import WaitingResult, serving_limit_results
@@ -32,7 +32,7 @@ from shardwright.validation.serving.serving_errors import (
     errors_of,
 )
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.table_reader_and_study import Study
+from shardwright.validation.table_reader_and_fold_validation import Study
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 
 FAR: Final = 0.5

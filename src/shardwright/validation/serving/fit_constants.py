@@ -24,14 +24,14 @@ from shardwright.hardware.catalog.fitted_serving_constants import (
     serving_constant_names,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.validation.errors.measured_run_protocol import Fold, Progress
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import Fold, Progress
 from shardwright.validation.fits.cached_parallel_predictions import predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
 from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_errors import FOLDS, is_near_capacity
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.table_reader_and_study import Fitted
+from shardwright.validation.table_reader_and_fold_validation import Fitted
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 
 NOISE: Final = {ServingMetric.TPOT: 0.05, ServingMetric.TTFT: 0.2, ServingMetric.THROUGHPUT: 0.15}

@@ -6,12 +6,12 @@ from enum import StrEnum
 from typing import Any
 
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving_job import ClosedLoop, ServingJob
+from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, ServingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.worker_pools import Deployment, WorkerRole
-from shardwright.validation.errors.measured_run_protocol import has_routed_experts
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import has_routed_experts
 from shardwright.validation.serving.serving_table_columns import ServingMeasurement, ServingMetric
 
 

@@ -19,7 +19,7 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.number_formats_of_published_checkpoints import find_checkpoint, plain_precision
-from shardwright.job.serving_job import (
+from shardwright.job.serving_workload_formats_and_objectives import (
     Arrivals,
     ClosedLoop,
     Lengths,
@@ -52,11 +52,11 @@ from shardwright.validation.tables.skipped_rows import (
 )
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.cluster_of_row import row_cluster
-from shardwright.validation.training.model_from_sizes import model_of_config
 from shardwright.validation.training.model_of_row_name import catalog_name
 from shardwright.validation.training.parse_sharding_recompute_schedule_format_cells import (
     number_format,
 )
+from shardwright.validation.training.row_model_from_config_catalog_or_sizes import model_of_config
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 SHORTEST: Final = {"inferencex": 0.8}

@@ -8,7 +8,11 @@ from typing import Any, Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.errors.measured_run_protocol import SHIPPED_FOLD, Fold, by_name
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import (
+    SHIPPED_FOLD,
+    Fold,
+    by_name,
+)
 from shardwright.validation.errors.prediction_errors import (
     ErrorStatistics,
     JudgedRow,

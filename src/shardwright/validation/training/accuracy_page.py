@@ -10,7 +10,8 @@ import numpy as np
 from shardwright.hardware.catalog.fitted_training_constants import DECLARED, SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.errors.accuracy_page_tables import (
+from shardwright.validation.errors.error_limits import BarResult, errors_against_limit
+from shardwright.validation.errors.markdown_sections_shared_by_accuracy_pages import (
     Line,
     error_cell,
     far_section,
@@ -19,9 +20,8 @@ from shardwright.validation.errors.accuracy_page_tables import (
     section,
     skipped_section,
 )
-from shardwright.validation.errors.error_limits import BarResult, errors_against_limit
 from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
-from shardwright.validation.table_reader_and_study import Study
+from shardwright.validation.table_reader_and_fold_validation import Study
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.table_facts_from_toml import ErrorLimit, Remark, TableFacts
 from shardwright.validation.training.measured_training_run import TrainingRun

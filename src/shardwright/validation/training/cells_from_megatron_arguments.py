@@ -12,13 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.parse_launch_arguments import (
-    Arguments,
-    options_from_arguments,
-    parse_arguments,
-)
-from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.runtime.settings_from_megatron_arguments import (
+from shardwright.runtime.parallelism_recompute_precision_from_megatron_arguments import (
     DEFAULTS,
     has_dropout,
     number_format,
@@ -27,6 +21,12 @@ from shardwright.runtime.settings_from_megatron_arguments import (
     sharding_stage,
     whole_number,
 )
+from shardwright.runtime.parse_launch_arguments import (
+    Arguments,
+    options_from_arguments,
+    parse_arguments,
+)
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.tables.apply_facts_to_row import cell_text, text_of_options
 from shardwright.validation.tables.csv_rows import EMPTY
 from shardwright.validation.training.implied_cells import QUANTUM, padded

@@ -30,13 +30,13 @@ from shardwright.hardware.catalog.fitted_training_constants import (
     constant_names,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.validation.errors.measured_run_protocol import Fold, Progress
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import Fold, Progress
 from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values, row_curvature
-from shardwright.validation.table_reader_and_study import Fitted
+from shardwright.validation.table_reader_and_fold_validation import Fitted
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
-from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.training.kinds_of_cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds
 

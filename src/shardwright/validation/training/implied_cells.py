@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Final
 
-from shardwright.runtime.settings_from_megatron_arguments import MODULES
+from shardwright.runtime.parallelism_recompute_precision_from_megatron_arguments import MODULES
 from shardwright.validation.training.model_of_row_name import implied_model
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 

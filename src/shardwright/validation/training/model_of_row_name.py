@@ -13,7 +13,12 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.model.catalog.load_model_by_name import ENTRIES, is_catalog_name
 from shardwright.model.catalog.published_model_record import CatalogEntry
 from shardwright.runtime.runtime_registry import runtime_names
-from shardwright.validation.training.model_from_sizes import GPT, LLAMA, MIXTURE, NEMOTRON
+from shardwright.validation.training.row_model_from_config_catalog_or_sizes import (
+    GPT,
+    LLAMA,
+    MIXTURE,
+    NEMOTRON,
+)
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 MAX_NAME: Final = 200

@@ -17,8 +17,8 @@ from shardwright.errors import ModelError, RuntimeModelError, StrategyError, Usa
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.job.training_job import TrainingJob
 from shardwright.job.training_job_from_flags import job_from_flags
+from shardwright.model.add_frozen_teacher_to_model import with_teacher
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.model.distillation import with_teacher
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.strategy_rule_violations import runtime_violations
@@ -53,8 +53,8 @@ from shardwright.validation.training.cells_from_megatron_arguments import (
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.implied_cells import recomputed_modules, with_implied_cells
 from shardwright.validation.training.measured_training_run import MeasuredKind, TrainingRun
-from shardwright.validation.training.model_from_sizes import row_model
 from shardwright.validation.training.predict_run import problem_of_run
+from shardwright.validation.training.row_model_from_config_catalog_or_sizes import row_model
 from shardwright.validation.training.strategy_of_row import degrees_of_row, grid_of_row
 from shardwright.validation.training.training_table_columns import (
     TRAINING_TABLE,

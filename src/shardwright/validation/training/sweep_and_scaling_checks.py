@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.errors.measured_run_protocol import has_routed_experts
+from shardwright.validation.errors.measured_run_protocol_and_fold_kinds import has_routed_experts
 from shardwright.validation.errors.prediction_errors import (
     JudgedRow,
     Validation,

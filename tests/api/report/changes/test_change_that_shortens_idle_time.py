@@ -13,14 +13,14 @@ from shardwright.api.report.changes.change_that_shortens_idle_time import (
     pipeline_words,
     timeline_change,
 )
-from shardwright.api.report.changes.simulate_changes import (
+from shardwright.api.report.changes.find_fastest_simulated_change import (
     MOST_TASKS,
     best_grid_change,
     proven_best,
 )
 from shardwright.api.report.simulate_stored_plan import SimulatedStep, simulate_stored
 from shardwright.api.searches.grid_search import plan
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.files.plan_and_simulation_file_contents import (
     StoredPlan,
     StoredSimulation,

@@ -14,7 +14,7 @@ from shardwright.api.report.changes.change_that_shortens_idle_time import (
     OPTIONS_OF_WAITS,
     timeline_change,
 )
-from shardwright.api.report.changes.simulate_changes import best_option_change
+from shardwright.api.report.changes.find_fastest_simulated_change import best_option_change
 from shardwright.api.report.communication_groups_content import groups_change
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.cli.main import run

@@ -16,10 +16,10 @@ from shardwright.api.exports.export_plan import export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
-from shardwright.frameworks.export.exporter import Exporter, ExportFile
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Exporter, ExportFile
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.parse_host_file import HostEntry
-from shardwright.frameworks.export.rank_placement import RANKS
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import RANKS
 from shardwright.frameworks.registry import TARGETS
 from shardwright.registry import Registry
 from shardwright.runtime.runtime_registry import runtime_names

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.node_facts import FactKind
 from shardwright.units import KIB, MIB
 from tests.hardware.inventory_files import gfd, kubernetes_list, kubernetes_node

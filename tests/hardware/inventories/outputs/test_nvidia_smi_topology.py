@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind
 from tests.hardware.inventory_files import topo_matrix
 

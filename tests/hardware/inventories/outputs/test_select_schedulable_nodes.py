@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
-from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.detect_format_and_read_inventory import read_inventory
 from shardwright.hardware.inventories.outputs.select_schedulable_nodes import (
     kubernetes_state,
     slurm_state,

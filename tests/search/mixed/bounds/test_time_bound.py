@@ -23,7 +23,6 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     general_plan,
     subspace_of,
 )
-from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     FIRST,
     LAST,
@@ -34,8 +33,8 @@ from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
 from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     _activation_room_bytes as room_of,
 )
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.stages.stage_cost_table import MODES
-from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import (
     MixedStageCosts,
     Terms,
@@ -43,6 +42,7 @@ from shardwright.search.mixed.stages.subspaces_and_stage_costs import (
     root_subspaces,
     split_subspace,
 )
+from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh
 from shardwright.search.mixed_cluster_certificate import Subspace
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (

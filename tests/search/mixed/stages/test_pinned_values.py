@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.searches.pins_and_headroom_of_request import choices_for
+from shardwright.api.searches.mixed_search_pins_and_memory_headroom import choices_for
 from shardwright.errors import UsageError
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.find_fastest import find_mixed

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.guide.best_plan import with_pins
-from shardwright.api.guide.guide_rule import BreakEvenQuestion
+from shardwright.api.guide.best_plan_of_request import with_pins
+from shardwright.api.guide.guide_rule_and_advice_classes import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.pin_choices import powers_of_two
+from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import powers_of_two
 from shardwright.api.what_if.axes_of_request import (
     AXES,
     DEVICES,
@@ -18,7 +18,7 @@ from shardwright.api.what_if.axes_of_request import (
     why_without,
 )
 from shardwright.errors import ShardwrightError
-from shardwright.hardware.cluster_text_with_scale_factors import MEMORY, NETWORK
+from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import MEMORY, NETWORK
 from shardwright.search.search_request import Choices, Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 

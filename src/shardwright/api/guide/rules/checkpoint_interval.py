@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.api.guide.evaluate_formula import formula, symbol
-from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.hardware.failure_rate_storage_restart import job_reliability
 

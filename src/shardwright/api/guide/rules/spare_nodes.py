@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.api.guide.evaluate_formula import formula, symbol
-from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING
+from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import ML_ENGINEERING
 from shardwright.hardware.failure_rate_storage_restart import job_reliability
 
 REPAIR_H: Final = 133.0

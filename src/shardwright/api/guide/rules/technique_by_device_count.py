@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.guide_rule_and_advice_classes import Advice, BreakEvenQuestion, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import device_question
-from shardwright.api.guide.rules.pin_choices import (
+from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     PLAYBOOK,
     data_parallel_pins,
     pin,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from shardwright.api.guide.rules.pin_choices import powers_of_two
-from shardwright.api.guide.serving_facts import ServingFacts, SimulatedDeployment
-from shardwright.api.guide.serving_rule import ServingBreakEvenQuestion
+from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import powers_of_two
+from shardwright.api.guide.serving_request_facts_and_simulations import (
+    ServingFacts,
+    SimulatedDeployment,
+)
+from shardwright.api.guide.serving_rule_and_advice_classes import ServingBreakEvenQuestion
 
 LOADS: Final = powers_of_two(1, 1024)
 PROMPTS: Final = powers_of_two(128, 65536)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardwright.api.guide.serving_facts import ServingFacts
-from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.api.guide.serving_request_facts_and_simulations import ServingFacts
+from shardwright.api.guide.serving_rule_and_advice_classes import ServingAdvice, ServingRule
 from shardwright.api.guide.serving_rules.better_of_two_questions import load_question
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.report.changes.simulate_changes import (
+from shardwright.api.report.changes.find_fastest_simulated_change import (
     best_grid_change,
     best_option_change,
     doubled_batch,

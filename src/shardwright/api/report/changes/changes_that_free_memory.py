@@ -8,9 +8,11 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from shardwright.api.check_legality import check_grid
 from shardwright.api.one_axis_changes_that_fit_memory import FACTORS, memory_saving_words
-from shardwright.api.report.changes.search_again_with_free_part import is_proven_grid_search
+from shardwright.api.raise_first_broken_strategy_rule import check_grid
+from shardwright.api.report.changes.search_again_where_part_takes_no_time import (
+    is_proven_grid_search,
+)
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import (
@@ -24,7 +26,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data.memory_by_stage import RoomChange
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.members.default_runtime_and_recompute_options import module_ladder
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_request import Request

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from shardwright.api.report.answer_card_content import answer_card, prediction_card
-from shardwright.api.report.notebook_cards.plan_card_content import plan_card
+from shardwright.api.report.notebook_cards.general_plan_notation_card_content import plan_card
 from shardwright.api.report.notebook_cards.step_trace_card_content import step_trace_card
+from shardwright.api.report.predicted_step_cost_memory_proof_content import (
+    answer_card,
+    prediction_card,
+)
 from shardwright.api.report.serving_latencies_content import latencies_of_requests
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import (
@@ -21,7 +24,7 @@ from shardwright.program.step_trace import StepTrace
 from shardwright.report.page.markup.notebook_fragment import fragment_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_card_view import answer_view
-from shardwright.report.page.views.plan_view import plan_view
+from shardwright.report.page.views.general_plan_lanes_and_notation_view import plan_view
 from shardwright.report.page.views.serving_card_view import serving_card_view
 from shardwright.report.page.views.traced_device_times_view import step_trace_view
 from shardwright.report.serving.deployment_screen import serving_document

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.program.step_trace import StepTrace
-from shardwright.program.timeline_activity_seconds import DeviceTimes, device_times
-from shardwright.report.page.view_data.step_trace_card import StepTraceCard, TracedDeviceRow
+from shardwright.program.traced_device_seconds_by_activity import DeviceTimes, device_times
+from shardwright.report.page.view_data.notebook_card_of_step_trace import (
+    StepTraceCard,
+    TracedDeviceRow,
+)
 
 MOST_DEVICES: Final = 32
 """Devices of the card's table."""

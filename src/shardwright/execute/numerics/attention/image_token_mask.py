@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 
 

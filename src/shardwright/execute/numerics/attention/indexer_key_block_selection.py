@@ -7,7 +7,10 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+    index_tensor,
+)
 from shardwright.execute.numerics.base.top_k_experts import stable_top_k
 from shardwright.execute.numerics.positions.rotary_angles import (
     cosines_and_sines,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.attention.score_tiles import TileRows
+from shardwright.execute.numerics.attention.split_queries_and_keys_into_tiles import TileRows
 from shardwright.execute.numerics.base.operator_collectives import exchange_tensors, group_members
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare

@@ -8,7 +8,9 @@ import torch
 
 from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import KernelCall
 from shardwright.execute.numerics.attention.fused_torch_kernels import FusedAttentionKernel, Heads
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+)
 
 PartialAttention = tuple[torch.Tensor, torch.Tensor]
 """The output over the keys so far, (samples, heads, queries, width), and the logarithms of its

@@ -14,13 +14,19 @@ from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.attention.learned_distance_bias import distance_biases
 from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
-from shardwright.execute.numerics.attention.score_tiles import TileRows, score_tiles
+from shardwright.execute.numerics.attention.split_queries_and_keys_into_tiles import (
+    TileRows,
+    score_tiles,
+)
 from shardwright.execute.numerics.base.operator_protocol import Values
 from shardwright.execute.numerics.base.operator_with_autograd_backward import (
     autograd_gradients,
     detached_leaf,
 )
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+    index_tensor,
+)
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape

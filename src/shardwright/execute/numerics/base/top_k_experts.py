@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+)
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import ExpertShape
 

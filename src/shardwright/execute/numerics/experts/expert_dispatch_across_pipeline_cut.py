@@ -12,7 +12,9 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
-from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    shape_placeholder,
+)
 from shardwright.execute.numerics.experts.token_exchange import (
     collect_from_experts,
     send_to_experts,

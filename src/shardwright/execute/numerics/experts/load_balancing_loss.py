@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+)
 from shardwright.execute.numerics.base.top_k_experts import stable_top_k
 from shardwright.model.ir.operator import ExpertShape
 

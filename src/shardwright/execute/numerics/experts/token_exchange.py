@@ -13,7 +13,9 @@ from collections.abc import Callable
 import torch
 
 from shardwright.execute.numerics.base.operator_collectives import exchange_tensors
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+)
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare, RoutedTokens
 from shardwright.program.layout.tensor_layout import Box

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.images.patch_grid import image_grid
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import image_grid
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.numerical_constants import ImageInput, Settings, TextRotary

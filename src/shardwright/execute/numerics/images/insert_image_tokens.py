@@ -12,7 +12,10 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
-from shardwright.execute.numerics.base.tensor_helpers import require_gradient, shape_placeholder
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    require_gradient,
+    shape_placeholder,
+)
 from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     fold_elements,
     unfold_elements,

@@ -12,8 +12,11 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
-from shardwright.execute.numerics.base.tensor_helpers import index_tensor, require_gradient
-from shardwright.execute.numerics.images.patch_grid import (
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    index_tensor,
+    require_gradient,
+)
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import (
     image_grid,
     interpolated_rows,
     patch_coordinates,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
-from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, parameters_by_role
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    at_least_float32,
+    parameters_by_role,
+)
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.images.patch_grid import image_grid
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import image_grid
 from shardwright.model.ir.numerical_constants import ImageInput
 
 

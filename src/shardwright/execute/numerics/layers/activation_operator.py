@@ -13,7 +13,10 @@ from shardwright.execute.numerics.base.operator_protocol import (
     WithoutParameters,
 )
 from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
-from shardwright.execute.numerics.base.tensor_helpers import input_gradients, require_gradient
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+    input_gradients,
+    require_gradient,
+)
 from shardwright.execute.numerics.layers.activation_functions import (
     activation_gradient,
     activation_name,

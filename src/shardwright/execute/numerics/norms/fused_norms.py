@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from shardwright.execute.numerics.base.operator_protocol import Weights
-from shardwright.execute.numerics.norms.extent_norm_parameters_and_groups import ExtentNorm
+from shardwright.execute.numerics.norms.norm_groups_gain_and_bias_of_one_extent import ExtentNorm
 
 NormStatistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Mean, scale, and the number of devices that hold each element, which is 1 here."""

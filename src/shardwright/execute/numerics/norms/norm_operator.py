@@ -15,19 +15,19 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
-from shardwright.execute.numerics.base.tensor_helpers import (
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
     at_least_float32,
     input_gradients,
     keep_extents,
     require_gradient,
 )
-from shardwright.execute.numerics.norms.extent_norm_parameters_and_groups import ExtentNorm
 from shardwright.execute.numerics.norms.fused_norms import (
     fused_norm,
     fused_norm_input_grad,
     fused_norm_weight_grad,
     is_fused_norm,
 )
+from shardwright.execute.numerics.norms.norm_groups_gain_and_bias_of_one_extent import ExtentNorm
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -16,13 +16,16 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
-from shardwright.execute.numerics.base.tensor_helpers import (
+from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
     index_tensor,
     input_gradients,
     keep_extents,
     require_gradient,
 )
-from shardwright.execute.numerics.images.patch_grid import image_grid, patch_coordinates
+from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import (
+    image_grid,
+    patch_coordinates,
+)
 from shardwright.execute.numerics.positions.rotary_angles import (
     cosines_and_sines,
     rotary_rates,

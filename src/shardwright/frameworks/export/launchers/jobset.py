@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.frameworks.export.exporter import ExportFile, title
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import ExportFile, title
 from shardwright.frameworks.export.launchers import shared_kubernetes_pod_parts as pods
 from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
@@ -18,7 +18,7 @@ from shardwright.frameworks.export.launchers.launcher import (
     job_name,
     node_runs,
 )
-from shardwright.frameworks.export.rank_placement import PlacedNode
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import PlacedNode
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, GPUS, NODES, node_variables
 from shardwright.frameworks.export.yaml_text import yaml_text
 

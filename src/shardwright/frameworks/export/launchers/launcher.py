@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeVar
 
-from shardwright.frameworks.export.exporter import ExportFile, PlanToExport
-from shardwright.frameworks.export.rank_placement import PlacedNode, RankPlacement
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    ExportFile,
+    PlanToExport,
+)
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import PlacedNode, RankPlacement
 from shardwright.frameworks.export.start_script import GPUS, NODE
 from shardwright.lazily_compiled_dataclass import dataclass
 

@@ -11,7 +11,7 @@ from shardwright.frameworks.export.launchers.launcher import (
     dns_label,
     job_name,
 )
-from shardwright.frameworks.export.rank_placement import PlacedNode
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import PlacedNode
 
 MOUNT: Final = "/shardwright"
 IMAGE: Final = "example.invalid/training:latest"

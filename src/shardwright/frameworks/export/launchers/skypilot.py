@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.frameworks.export.exporter import ExportFile, title
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import ExportFile, title
 from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
     PlacedExport,

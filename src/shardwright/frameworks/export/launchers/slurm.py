@@ -13,7 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shardwright.frameworks.export.exporter import ExportFile, one_line, title
+from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
+    ExportFile,
+    one_line,
+    title,
+)
 from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
     PlacedExport,
@@ -21,7 +25,7 @@ from shardwright.frameworks.export.launchers.launcher import (
     node_runs,
     ranks_by_node,
 )
-from shardwright.frameworks.export.rank_placement import HOSTS, PlacedNode
+from shardwright.frameworks.export.place_ranks_and_write_rank_map import HOSTS, PlacedNode
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT, node_variables
 
 FILE: Final = "slurm.sh"

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.documents.parse_yaml_without_aliases import parse_yaml
 from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, whole_number
-from shardwright.hardware.inventories.documents.yaml_tree import parse_yaml
 from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
 from shardwright.hardware.inventories.outputs.select_schedulable_nodes import kubernetes_state
 from shardwright.units import GIB, KIB, MIB

@@ -34,7 +34,9 @@ from shardwright.hardware.inventories.node_facts import (
     PciePaths,
     SeenNode,
 )
-from shardwright.hardware.inventories.outputs.nccl_topology_schema import unknown_elements
+from shardwright.hardware.inventories.outputs.find_unknown_nccl_topology_elements import (
+    unknown_elements,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
 

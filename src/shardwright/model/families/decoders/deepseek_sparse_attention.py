@@ -9,7 +9,11 @@ from shardwright.model.blocks.assemble_decoder_model import blocks_of, configure
 from shardwright.model.blocks.dense_blocks import layer_block
 from shardwright.model.blocks.latent_attention import latent_shape, mla_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
-from shardwright.model.blocks.sparse_attention import index_operators, index_shape, with_selection
+from shardwright.model.blocks.sparse_attention_indexer import (
+    index_operators,
+    index_shape,
+    with_selection,
+)
 from shardwright.model.families.decoders.deepseek import (
     V3_GROUPS,
     moe_or_dense_operators,

@@ -15,7 +15,11 @@ from shardwright.model.blocks.dense_operators import (
 )
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
-from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, with_selection
+from shardwright.model.blocks.sparse_attention_indexer import (
+    IndexShape,
+    index_operators,
+    with_selection,
+)
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.config_json_field_access import (

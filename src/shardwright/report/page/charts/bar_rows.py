@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.charts.share_bar import append_share_bar
-from shardwright.report.page.markup.sentences import append_sentence
+from shardwright.report.page.markup.sentences_with_json_values import append_sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.report.page.charts.series_legend import append_legend
-from shardwright.report.page.markup.json_pointer import value_at
-from shardwright.report.page.markup.sentences import append_sentence
+from shardwright.report.page.markup.sentences_with_json_values import append_sentence
 from shardwright.report.page.markup.series_swatch import series_class
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 
 _MOST_DEVICE_CELLS: Final = 1024
 """Most devices that have a cell each; of a larger cluster each node has a cell."""

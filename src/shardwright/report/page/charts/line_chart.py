@@ -16,8 +16,8 @@ from shardwright.report.page.charts.plot_area import (
     append_vertical_axis,
 )
 from shardwright.report.page.charts.series_legend import append_legend
-from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.series_swatch import series_class
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 from shardwright.report.page.markup.value_tables import ArrayColumn, append_array_table
 
 HEIGHT: Final = 300

@@ -11,9 +11,9 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
-from shardwright.report.page.markup.sentences import require_no_digits
+from shardwright.report.page.markup.sentences_with_json_values import require_no_digits
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 
 UNITS: Final = 1000.0
 """Width and height of the drawing in its own units."""

@@ -15,9 +15,9 @@ from shardwright.report.page.charts.plot_area import (
     append_vertical_axis,
 )
 from shardwright.report.page.charts.series_legend import append_swatch_entry
-from shardwright.report.page.markup.json_pointer import value_at
-from shardwright.report.page.markup.sentences import append_words
+from shardwright.report.page.markup.sentences_with_json_values import append_words
 from shardwright.report.page.markup.series_swatch import series_class
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 
 HEIGHT: Final = 420
 """Height in pixels, with axes."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.report.page.markup.sentences import append_words, value_element
+from shardwright.report.page.markup.sentences_with_json_values import append_words, value_element
 from shardwright.report.page.markup.series_swatch import append_swatch
 
 

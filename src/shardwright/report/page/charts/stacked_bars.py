@@ -15,8 +15,8 @@ from shardwright.report.page.charts.plot_area import (
     append_vertical_axis,
 )
 from shardwright.report.page.charts.series_legend import append_limit_entry, append_swatch_entry
-from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.series_swatch import series_class
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 
 HEIGHT: Final = 300
 """Height in pixels, with axes."""

@@ -13,8 +13,8 @@ from shardwright.report.page.charts.plot_area import (
     append_plot_area,
 )
 from shardwright.report.page.charts.series_legend import append_legend
-from shardwright.report.page.markup.json_pointer import value_at
-from shardwright.report.page.markup.sentences import require_no_digits
+from shardwright.report.page.markup.sentences_with_json_values import require_no_digits
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 
 WORK_CLASSES: Final = {
     "F": "work-forward",

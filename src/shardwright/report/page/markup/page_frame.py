@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from shardwright.files.canonical_json import to_compact_text
 from shardwright.report.page.markup.browser_files import browser_file
-from shardwright.report.page.markup.sentences import append_sentence, value_element
+from shardwright.report.page.markup.sentences_with_json_values import append_sentence, value_element
 from shardwright.report.page.markup.view import View, append_view
 
 POLICY: Final = (

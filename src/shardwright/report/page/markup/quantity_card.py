@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.report.page.markup.sentences import append_sentence, require_no_digits
+from shardwright.report.page.markup.sentences_with_json_values import (
+    append_sentence,
+    require_no_digits,
+)
 
 
 def append_card(

@@ -7,10 +7,14 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
-from shardwright.report.page.markup.sentences import append_words, require_no_digits, value_element
+from shardwright.report.page.markup.sentences_with_json_values import (
+    append_words,
+    require_no_digits,
+    value_element,
+)
 from shardwright.report.page.markup.series_swatch import append_swatch
+from shardwright.report.page.markup.value_at_json_pointer import value_at
 
 _WORDS: Final = ("text", "command")
 """Formats of words, which are aligned to the left."""

@@ -7,7 +7,10 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.markup.sentences import append_sentence, require_no_digits
+from shardwright.report.page.markup.sentences_with_json_values import (
+    append_sentence,
+    require_no_digits,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.view_data.answer_card import AnswerCard
 from shardwright.report.page.view_data.communication_groups import CommunicationGroups
 from shardwright.report.page.view_data.compared_strategies import ComparedStrategies
 from shardwright.report.page.view_data.launch_advice_steps import LaunchAdvice
 from shardwright.report.page.view_data.memory_by_stage import MemoryByStage
 from shardwright.report.page.view_data.pipeline_timeline import PipelineTimeline
+from shardwright.report.page.view_data.predicted_step_cost_memory_proof import AnswerCard
 from shardwright.report.page.view_data.prediction_accuracy import PredictionAccuracy
 from shardwright.report.page.view_data.searched_members import SearchedMembers
 from shardwright.report.page.view_data.serving_latencies import ServingLatencies

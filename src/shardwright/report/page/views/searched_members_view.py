@@ -6,7 +6,7 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.report.page.charts.scatter_chart import append_scatter_chart
-from shardwright.report.page.markup.sentences import append_sentence
+from shardwright.report.page.markup.sentences_with_json_values import append_sentence
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
 

@@ -6,8 +6,11 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.report.page.charts.line_chart import append_line_chart
-from shardwright.report.page.charts.what_if_axis_slider import CardFigure, append_position_slider
-from shardwright.report.page.markup.sentences import append_sentence, value_element
+from shardwright.report.page.charts.what_if_slider_and_plan_card import (
+    CardFigure,
+    append_position_slider,
+)
+from shardwright.report.page.markup.sentences_with_json_values import append_sentence, value_element
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
 

@@ -15,9 +15,9 @@ from shardwright.cost.bounds.compiled_bound_array_records import (
     ProblemNumbers,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable, MeshTable
 from shardwright.cost.tables.mesh_synchronisation_table import lies_in_units
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
-from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.chunk_block_and_send_patterns import grid_patterns
 from shardwright.search.grid.bounds.member_price_tables import Prepared

@@ -20,7 +20,7 @@ from shardwright.cost.network.pipeline_device_chains_by_group_placement import t
 from shardwright.cost.step.strategy_task_seconds import pieces_of
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.members.axis_value_columns import Columns, distinct
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import Columns, distinct
 from shardwright.search.grid.members.grid_search_space import Space
 
 Pattern = dict[str, npt.NDArray[Any]]

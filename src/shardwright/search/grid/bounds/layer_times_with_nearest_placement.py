@@ -15,14 +15,14 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.part_phase_recompute_keys import CP, EP, TP
-from shardwright.cost.relevant_runtime_fields import with_free_parts_of_blocks
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import with_free_parts_of_blocks
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.cost.tables.table_cache import cached_table
-from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
-from shardwright.search.grid.members.axis_value_columns import (
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
     Columns,
     distinct,
     extended,

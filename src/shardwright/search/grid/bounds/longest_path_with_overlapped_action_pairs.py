@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.overlapped_action_pairs import CommunicationShare, pair_share
+from shardwright.cost.step.overlapped_action_pair_seconds import CommunicationShare, pair_share
 from shardwright.schedules.action_order_arrays import ActionTable, F, W
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule

@@ -10,23 +10,26 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.relevant_runtime_fields import (
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import (
     with_free_parts_of_blocks,
     with_free_parts_of_sums,
 )
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table, tensor_groups_inside
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable, MeshTable
 from shardwright.cost.tables.grid_rows_and_memory_settings import TableRows
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.tables.rows_with_distinct_costs import distinct_rows
 from shardwright.cost.tables.table_cache import cached_table
-from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.price_rows_of_device_chains import LineRows, line_rows
-from shardwright.search.grid.members.axis_value_columns import distinct
+from shardwright.search.grid.bounds.table_rows_of_chains_with_unequal_groups import (
+    LineRows,
+    line_rows,
+)
 from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.enumerate_members import Members
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import distinct
 from shardwright.search.grid.members.zero_and_recompute_choices import legal_shards
 from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 

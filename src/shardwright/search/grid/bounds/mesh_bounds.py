@@ -27,11 +27,11 @@ import numpy as np
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.relevant_runtime_fields import with_free_parts_of_blocks
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import with_free_parts_of_blocks
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.tables.table_cache import cached_table
-from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.errors import StrategyError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
@@ -45,14 +45,14 @@ from shardwright.search.grid.bounds.layer_times_with_nearest_placement import (
 )
 from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import jitters
-from shardwright.search.grid.members.axis_value_columns import (
+from shardwright.search.grid.members.device_meshes import MeshRows
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
     Columns,
     distinct,
     extended,
     first_of_each,
     ring_gather,
 )
-from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.grid_search_space import Space, Value
 from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts

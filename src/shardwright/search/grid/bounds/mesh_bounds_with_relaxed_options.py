@@ -15,10 +15,10 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.compiled_bound_array_records import Costs, ProblemNumbers
 from shardwright.cost.network.grid_groups_and_collective_seconds import axes_of
-from shardwright.cost.relevant_runtime_fields import with_free_parts_of_sums
+from shardwright.cost.reduce_problem_to_relevant_runtime_fields import with_free_parts_of_sums
+from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.cost.tables.mesh_synchronisation_table import scale_waits, untimed_table
 from shardwright.cost.tables.table_cache import cached_table
-from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats, bound_with, costs_of
 from shardwright.search.grid.bounds.layer_times_with_nearest_placement import (
@@ -34,15 +34,15 @@ from shardwright.search.grid.bounds.member_price_tables import (
 )
 from shardwright.search.grid.bounds.mesh_bounds import MARGIN
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of, jitters
-from shardwright.search.grid.members.axis_value_columns import (
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows
+from shardwright.search.grid.members.enumerate_members import ChoiceRows, Members, pipelined
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
     Columns,
     extended,
     first_of_each,
     ring_gather,
     select,
 )
-from shardwright.search.grid.members.device_meshes import MESH, MeshRows
-from shardwright.search.grid.members.enumerate_members import ChoiceRows, Members, pipelined
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.search.grid.members.zero_and_recompute_choices import memory_choices
 from shardwright.strategy.grid.grid_rules import GridFacts

@@ -17,9 +17,9 @@ import numpy as np
 from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
-from shardwright.cost.buffers.communication_buffers import context_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import context_bytes
 from shardwright.cost.part_phase_recompute_keys import ATTENTION, EP, GEMM
-from shardwright.cost.step.overlapped_action_pairs import (
+from shardwright.cost.step.overlapped_action_pair_seconds import (
     CommunicationShare,
     communication_share,
     pair_seconds,
@@ -39,7 +39,7 @@ from shardwright.search.grid.bounds.longest_path_with_overlapped_action_pairs im
     steps_of,
 )
 from shardwright.search.grid.bounds.member_price_tables import Prepared
-from shardwright.search.grid.members.axis_value_columns import distinct
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import distinct
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -9,9 +9,9 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.compiled_bound_array_records import ProblemNumbers
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
-from shardwright.cost.buffers.communication_buffers import context_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import context_bytes
 from shardwright.cost.step.strategy_rank_bytes import reserve_factor
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import (
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import (
     frozen_shard_bytes,
     host_update_rate,
     narrow_copies,

@@ -32,9 +32,9 @@ from shardwright.search.grid.bounds.chunk_block_and_send_patterns import (
     stacked,
 )
 from shardwright.search.grid.bounds.member_price_tables import Prepared
-from shardwright.search.grid.bounds.price_rows_of_device_chains import LineRows
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import jitters
-from shardwright.search.grid.members.axis_value_columns import first_of_each
+from shardwright.search.grid.bounds.table_rows_of_chains_with_unequal_groups import LineRows
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import first_of_each
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

@@ -8,7 +8,9 @@ from typing import Final
 
 from shardwright.errors import RuntimeModelError
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.block.operators_recomputed_in_every_mode import recomputed_operators
+from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
+    recomputed_operators,
+)
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.list_and_set_runtime_options import offered_values

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.grid.members.axis_value_columns import Columns, select
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import Columns, select
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.strategy.grid.grid_rule_violations import legal_rows
 from shardwright.strategy.grid.grid_rules import GridFacts

@@ -16,7 +16,9 @@ from shardwright.cost.bounds.compiled_bound_array_records import ChoiceArrays
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.members.axis_value_columns import distinct as distinct_rows
+from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
+    distinct as distinct_rows,
+)
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.grid_rule_violations import legal_rows

@@ -17,7 +17,7 @@ from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.members.pinned_and_excluded_values import requested

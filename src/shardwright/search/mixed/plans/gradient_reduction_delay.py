@@ -12,7 +12,7 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     subspace_of,
     zero_of,
 )
-from shardwright.search.mixed.stages.allowed_layer_cuts import LAYER
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import LAYER
 from shardwright.search.mixed.stages.stage_gradient_reductions import GATHER, REDUCE
 
 

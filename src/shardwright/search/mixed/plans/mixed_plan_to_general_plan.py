@@ -11,7 +11,6 @@ from dataclasses import replace
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.stages.allowed_layer_cuts import LayerPattern
 from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     FIRST,
     LAST,
@@ -19,9 +18,10 @@ from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     StateSharers,
 )
 from shardwright.search.mixed.stages.device_pools import DevicePool
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import LayerPattern
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
-from shardwright.search.mixed.stages.stage_meshes import grid_of
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import grid_of
 from shardwright.search.mixed_cluster_certificate import Subspace
 from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_to_plan import FULL, chunk_items, grid_placements, grid_shards

@@ -17,7 +17,7 @@ from shardwright.search.mixed.pipelines.column_generation_pricing import (
     PricedPipelines,
     ShapeMicrobatches,
 )
-from shardwright.search.mixed.pipelines.pipeline_subsets_by_pools import pool_layer_rates
+from shardwright.search.mixed.pipelines.group_pipelines_by_pools_used import pool_layer_rates
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.plan_search_state import (
     Lanes,

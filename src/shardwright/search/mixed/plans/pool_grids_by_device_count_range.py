@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from math import inf, isfinite
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
     PoolGridSearch,
     PoolResult,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.buffers.communication_buffers import communicator_bytes
+from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import communicator_bytes
 from shardwright.cost.step.shared_scalar_cost_formulas import activation_room, gathered_elements
 from shardwright.kernel_compilation import allocation_free, inner, python_form
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, LAYER
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.stages.stage_cost_table import MODES, StageTable
 from shardwright.strategy.grid.grid_rules import MAX_STAGE
 

@@ -40,19 +40,19 @@ from math import inf
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.gradients.element_and_bucket_bytes import sum_sizes
+from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import sum_sizes
 from shardwright.cost.network.grid_groups_and_collective_seconds import network_of
 from shardwright.cost.network.networks_of_plan_devices import group_problem, working_problem
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.allowed_layer_cuts import (
+from shardwright.search.mixed.stages.device_pools import merge_zones
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
     AFTER,
     BEFORE,
     LAYER,
     part_block_counts,
 )
-from shardwright.search.mixed.stages.device_pools import merge_zones
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,

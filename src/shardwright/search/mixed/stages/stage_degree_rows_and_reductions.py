@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.gradients.grid_synchronisation import sync_table
-from shardwright.cost.gradients.synchronisation_table import KINDS, SyncTable
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import KINDS, SyncTable
+from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.network.grid_groups_and_collective_seconds import Axes, network_of
 from shardwright.cost.network.networks_of_plan_devices import working_problem
 from shardwright.cost.parallel_degree_columns import DegreeRows

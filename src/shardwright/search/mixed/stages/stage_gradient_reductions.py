@@ -16,7 +16,7 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import Axes
 from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.allowed_layer_cuts import part_block_counts
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import part_block_counts
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,

@@ -7,7 +7,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
+from shardwright.cost.network.list_stage_edges_of_lane_with_messages import lane_edges
 from shardwright.cost.network.networks_of_plan_devices import working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.program.identity_cache_keys import Same
@@ -15,7 +15,7 @@ from shardwright.program.stages.stage_segments import plan_stages, working_devic
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
-from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of
+from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh, grid_of
 from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane

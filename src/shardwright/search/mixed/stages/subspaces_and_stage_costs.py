@@ -11,9 +11,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_nodes
-from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
+from shardwright.cost.tables.bytes_per_parameter_and_update_traffic import gradient_pass_bytes
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, part_block_counts
 from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     Recompute,
     StateSharers,
@@ -21,8 +20,15 @@ from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
 )
 from shardwright.search.mixed.stages.cross_pool_reduction_bound import SharedLayers, sole_choices
 from shardwright.search.mixed.stages.device_pools import merge_zones
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
+    AFTER,
+    BEFORE,
+    part_block_counts,
+)
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.reductions_beside_sharded_lanes import UnshardedReductions
+from shardwright.search.mixed.stages.reductions_of_unsharded_lanes_beside_sharded import (
+    UnshardedReductions,
+)
 from shardwright.search.mixed.stages.stage_cost_table import StageTable, stage_table
 from shardwright.search.mixed.stages.stage_gradient_reductions import StageReductions
 from shardwright.search.mixed.stages.stage_transfers import send_table

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
-from shardwright.cost.gradients.synchronisation_table import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
 from shardwright.cost.network.grid_groups_and_collective_seconds import axes_of, network_of
 from shardwright.cost.step.shared_scalar_cost_formulas import (
     backward_layer,
@@ -29,14 +29,14 @@ from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
 )
 from shardwright.kernel_compilation import allocation_free
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.allowed_layer_cuts import LAYER
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import LAYER
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,
     stage_rows,
     with_full_nodes,
 )
-from shardwright.search.mixed.stages.stage_meshes import StageMesh
+from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh
 
 PLAIN: Final = 1
 """ZeRO stage of lanes that reduce gradients once a step, together with all other such lanes."""

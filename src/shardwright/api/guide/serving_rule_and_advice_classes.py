@@ -1,0 +1,67 @@
+"""A rule of the serving guide as code: what it says, when it applies, and the deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardwright.api.guide.serving_request_facts_and_simulations import (
+    ServingFacts,
+    SimulatedDeployment,
+)
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingBreakEvenQuestion:
+    """Question where along an axis the deployment gets or loses a property, by simulations.
+
+    Args:
+        axis: name of the axis, of `BREAK_EVEN_AXES`.
+        values: values in ascending order.
+        simulated_at: the deployment at a value, as the better of two.
+        has: the property of a deployment.
+        change: the property in words.
+    """
+
+    axis: str
+    values: tuple[int, ...]
+    simulated_at: Callable[[int], SimulatedDeployment]
+    has: Callable[[SimulatedDeployment], bool]
+    change: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAdvice:
+    """Advice of a serving rule for one request, with the deployment that follows it.
+
+    Args:
+        words: the advice; empty for a rule without advice about the deployment.
+        deployment: notation of the deployment that follows the advice.
+        others: (choice in words, notation) of other choices.
+        break_even: None if the rule asks for none.
+    """
+
+    words: str = ""
+    deployment: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+    formulas: tuple[Formula, ...] = ()
+    notes: tuple[str, ...] = ()
+    break_even: ServingBreakEvenQuestion | None = None
+
+
+def _always(_facts: ServingFacts) -> bool:
+    """True: the rule applies to every request."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRule:
+    """A rule of thumb of serving: its question, its published words, and its advice."""
+
+    name: str
+    question: str
+    statement: str
+    source: str
+    advise: Callable[[ServingFacts], ServingAdvice]
+    applies: Callable[[ServingFacts], bool] = _always

@@ -1,0 +1,66 @@
+"""Sentences of the page, whose numbers are values of the report's JSON.
+
+A template such as ``A step takes {/answer/step_s:seconds}.`` becomes words and one HTML element for
+each value, which names the value's pointer and format. Words themselves contain no digits. So each
+number on the page can be compared with the JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement
+
+from shardwright.report.page.markup.number_formats import formatted
+from shardwright.report.page.markup.value_at_json_pointer import value_at
+
+_VALUE: Final = re.compile(r"\{(/[^:}]*)(?::(\w+))?\}")
+
+
+def require_no_digits(words: str) -> str:
+    """Return `words` unchanged; ValueError if they contain a digit.
+
+    Raises:
+        ValueError: the words contain a digit.
+    """
+    if any(letter.isdigit() for letter in words):
+        raise ValueError(f"{words!r} has a digit; name the JSON value instead")
+    return words
+
+
+def value_element(parent: Element, document: Any, pointer: str, form: str = "text") -> Element:
+    """Append the element that shows the value at a pointer; returns the element."""
+    attributes = {"data-leaf": pointer, "data-form": form}
+    element = SubElement(parent, "span", attributes)
+    element.text = formatted(value_at(document, pointer), form)
+    return element
+
+
+def append_words(parent: Element, words: str) -> None:
+    """Append words without digits behind what the element already contains."""
+    require_no_digits(words)
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + words
+    else:
+        parent.text = (parent.text or "") + words
+
+
+def append_sentence(parent: Element, document: Any, template: str) -> None:
+    """Append a sentence with the values that its template names.
+
+    Raises:
+        KeyError: the document lacks a value. ValueError: the words contain a digit.
+    """
+    end = 0
+    for match in _VALUE.finditer(template):
+        append_words(parent, template[end : match.start()])
+        value_element(parent, document, match[1], match[2] or "text")
+        end = match.end()
+    append_words(parent, template[end:])
+
+
+def sentence_text(document: Any, template: str) -> str:
+    """The sentence as plain text, with the values that its template names."""
+    return _VALUE.sub(
+        lambda match: formatted(value_at(document, match[1]), match[2] or "text"), template
+    )
