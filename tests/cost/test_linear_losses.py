@@ -36,7 +36,9 @@ def table(base: str, loss: str) -> LayerTable:
 def test_a_part_of_liger_is_a_power_of_two_with_logits_of_at_most_twice_the_hidden_states(
     tokens: int, width: int, hidden: int
 ) -> None:
-    found = int(liger_tokens(np.array([tokens]), width=np.array([width]), hidden=hidden)[0])
+    found = int(
+        liger_tokens(np.array([tokens]), local_vocabulary=np.array([width]), hidden=hidden)[0]
+    )
     parts = -(-width // hidden)
     assert 1 <= found <= tokens
     assert found * parts >= tokens or found == tokens
@@ -53,7 +55,9 @@ def test_less_of_the_logits_is_in_memory(base: str) -> None:
     # (2) of all.
     model = dense_model()
     tokens, width = 256, model.vocab
-    part = int(liger_tokens(np.array([tokens]), width=np.array([width]), hidden=model.hidden)[0])
+    part = int(
+        liger_tokens(np.array([tokens]), local_vocabulary=np.array([width]), hidden=model.hidden)[0]
+    )
     assert liger == 2 * part * width
     eager = "compiled" not in dict(load_runtime(base).own).get("kernels", "") or "eager" in base
     assert chunked == -(-tokens * width * (42 if eager else 18) // 8)

@@ -144,7 +144,7 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
     wanted: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]] = {}
     for (run, layer, *_), places in parameter_places(stages, model=MODEL).items():
         for found in sum_groups(
-            tuple(s for p in places for s in shares_of(p, base=0, length=LENGTH)),
+            tuple(s for p in places for s in shares_of(p, first_device=0, length=LENGTH)),
             islands=equal_units((NODE,))[0],
         ):
             of = {d: group for group in found.groups for d in group}

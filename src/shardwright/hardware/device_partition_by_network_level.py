@@ -75,12 +75,12 @@ def equal_units(sizes: tuple[int, ...]) -> tuple[Units, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _units_in_range(units: Units, base: int, last: int) -> Units:
-    """Units from that which begins at device `base` to that of `last`, renumbered from `base`."""
-    runs = range(bisect_right(units.first, base) - 1, bisect_right(units.first, last))
-    numbers = [units.at(max(units.first[run], base)) for run in runs]
+def _units_in_range(units: Units, first_device: int, last: int) -> Units:
+    """Units from that which begins at `first_device` to that of device `last`, renumbered."""
+    runs = range(bisect_right(units.first, first_device) - 1, bisect_right(units.first, last))
+    numbers = [units.at(max(units.first[run], first_device)) for run in runs]
     return Units(
-        first=tuple(max(units.first[run] - base, 0) for run in runs),
+        first=tuple(max(units.first[run] - first_device, 0) for run in runs),
         size=tuple(units.size[run] for run in runs),
         number=tuple(number - numbers[0] for number in numbers),
     )

@@ -131,7 +131,7 @@ def device_classes(
     families_of_parts = {
         key: families for key, families in families_by_id.items() if key not in row_of_whole_family
     }
-    parts, family_of = _parts_of_rows(rows, families_of_parts)
+    parts, family_of = _rows_split_by_families(rows, families_of_parts)
     # By row the stages that all of its devices are one family of.
     places_of_row: dict[int, list[tuple[int, int, int]]] = {}
     divided_stages: list[StageParts] = []
@@ -159,10 +159,10 @@ def device_classes(
     return tuple(classes)
 
 
-def _parts_of_rows(
+def _rows_split_by_families(
     rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
 ) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
-    """(classes of each row's devices by families, (devices,) family index by id of the families).
+    """(each row's devices split by families; key of `members` -> family of each device, -1 = none).
 
     For each stage's families; -1 = none.
     """

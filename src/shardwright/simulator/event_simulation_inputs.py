@@ -141,14 +141,16 @@ class _ResourceLoads:
                 max(round((max(step.slowdown for step in first_slices) - 1.0) * SCALE), 0)
             )
 
-    def uplink_loads(self, number: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
+    def uplink_loads(
+        self, number: int, first_resource: int, tier: int, weight: int
+    ) -> list[tuple[int, int]]:
         """(resource, weight) of uplinks below `tier` that a class's devices in one unit share."""
         loads = []
         for below in range(1, tier):
             members, devices = self.load[below][number]
             loads.append(
                 (
-                    base + self.unit[below][number] * self.levels + below,
+                    first_resource + self.unit[below][number] * self.levels + below,
                     -(-weight // devices) * members,
                 )
             )

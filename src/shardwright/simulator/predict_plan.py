@@ -56,7 +56,7 @@ def predict_plan(
     simulated = result or simulate_plan(problem, plan)
     step, classes = simulated.step_time_s, simulated.program.classes
     kinds = [_node_group_of(problem, c.devices.first) for c in classes]
-    capacity = [kind_memory(problem, kind) for kind in kinds]
+    capacity = [capacity_of_node_group(problem, kind) for kind in kinds]
     fullest = max(
         range(len(classes)), key=lambda k: (simulated.memory[k].reserved / capacity[k], -k)
     )
@@ -135,14 +135,14 @@ def _stages(
         return tuple(replace(class_memory, capacity=0) for class_memory in memory)
     names = kind_names(problem.cluster)
     return tuple(
-        replace(class_memory, capacity=kind_memory(problem, k), kind=names[k])
+        replace(class_memory, capacity=capacity_of_node_group(problem, k), kind=names[k])
         for class_memory, k in zip(memory, kinds, strict=True)
     )
 
 
-def kind_memory(problem: Problem, kind: int) -> int:
-    """Memory in bytes of a device of node group number `kind`."""
-    return problem.cluster.groups[kind].kind.accelerator.memory_bytes
+def capacity_of_node_group(problem: Problem, group: int) -> int:
+    """Bytes of a group's device as in the cluster: without the user's reserve, with the context."""
+    return problem.cluster.groups[group].kind.accelerator.memory_bytes
 
 
 def _node_group_of(problem: Problem, device: int) -> int:

@@ -44,7 +44,7 @@ def test_buffers_of_deep_ep(members: int, near: int, far: int) -> None:
     """10 channels; a slot of a token of 7,168: 14,336 bytes and 2,056 beside it; for each node 128
     tokens each way, of 16 bytes more."""
     slot = 7168 * 2 + 2056
-    (found,) = deep_ep_bytes(np.array([members]), width=7168)
+    (found,) = deep_ep_bytes(np.array([members]), hidden=7168)
     assert found == 10 * near * slot + (2 * 10 * far * 128 * (slot + 16) + MIB if far else 0)
 
 
@@ -54,20 +54,20 @@ def test_buffers_of_hybrid_ep() -> None:
     device.
     """
     tokens, members = np.array([4096]), np.array([64])
-    assert hybrid_ep_bytes(members, tokens=tokens, width=7168, experts=256, island=72).tolist() == [
-        64 * 4096 * (7168 * 2 + 256 * 4)
-    ]
+    assert hybrid_ep_bytes(
+        members, tokens=tokens, hidden=7168, experts=256, island=72
+    ).tolist() == [64 * 4096 * (7168 * 2 + 256 * 4)]
     each = 4096 * (7168 * 2 + 128 * 4)
-    assert hybrid_ep_bytes(members, tokens=tokens, width=7168, experts=256, island=32).tolist() == [
-        2 * 64 * each + 3 * each
-    ]
+    assert hybrid_ep_bytes(
+        members, tokens=tokens, hidden=7168, experts=256, island=32
+    ).tolist() == [2 * 64 * each + 3 * each]
 
 
 def test_dispatchers_take_what_their_libraries_ask_for() -> None:
     grid = "tp1 pp4 ep64 dp64 vpp2"
     for device, held in (
         ("gb200", 64 * 4096 * (7168 * 2 + 256 * 5)),
-        ("h100-sxm", int(deep_ep_bytes(np.array([64]), width=7168)[0])),
+        ("h100-sxm", int(deep_ep_bytes(np.array([64]), hidden=7168)[0])),
     ):
         copies, once = (
             item(stages(device, 256, f"dispatcher={name}", grid), "communication")
@@ -83,9 +83,9 @@ def test_hybrid_ep_takes_its_own_buffers_in_small_islands_too() -> None:
     )
     copies, hybrid = (item(found, "communication") for found in made)
     held = int(
-        hybrid_ep_bytes(np.array([64]), tokens=np.array([4096]), width=7168, experts=256, island=8)[
-            0
-        ]
+        hybrid_ep_bytes(
+            np.array([64]), tokens=np.array([4096]), hidden=7168, experts=256, island=8
+        )[0]
     )
     told = 64 * 4096 * 256  # the map of where all tokens go
     assert [b - a for a, b in zip(copies, hybrid, strict=True)] == [held + told] * 4

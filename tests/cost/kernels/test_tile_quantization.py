@@ -67,7 +67,7 @@ def padding(
         "k": np.array([k]),
         "groups": np.array([groups]),
     }
-    return float(wave_padding(parts, **sides, width=2.0, intensity=intensity)[0])
+    return float(wave_padding(parts, **sides, element_bytes=2.0, intensity=intensity)[0])
 
 
 def test_every_listed_part_is_in_the_catalog_and_every_table_s_device_is_listed() -> None:
@@ -115,7 +115,9 @@ def test_larger_tiles_fetch_less_and_smaller_ones_fill_the_device() -> None:
     parts = MULTIPROCESSORS["t4"]
     both = replace(parts, tiles=((256, 128), (64, 64)))
     large, small = replace(both, tiles=((256, 128),)), replace(both, tiles=((64, 64),))
-    assert staging(parts, (256, 128), width=2.0) < staging(parts, (64, 64), width=2.0)
+    assert staging(parts, (256, 128), element_bytes=2.0) < staging(
+        parts, (64, 64), element_bytes=2.0
+    )
     assert padding(both, 8192, 8192, 1024) == padding(large, 8192, 8192, 1024)
     assert padding(both, 512, 512, 1024) < padding(large, 512, 512, 1024)
     assert padding(small, 8192, 8192, 1024) < 1.01, "over the best of the tiles that there are"
@@ -147,7 +149,13 @@ def scatter(name: str) -> tuple[float, float]:
         / rates.memory_efficiency
     )
     waves = wave_padding(
-        MULTIPROCESSORS[name], m=m, n=n, k=k, groups=np.ones_like(m), width=2.0, intensity=intensity
+        MULTIPROCESSORS[name],
+        m=m,
+        n=n,
+        k=k,
+        groups=np.ones_like(m),
+        element_bytes=2.0,
+        intensity=intensity,
     )
     waved = roofline_seconds(rates, **shape, padding=waves) + rates.overhead_s
     measured = plain * 2.0 ** grid.octaves[wanted]
@@ -169,7 +177,8 @@ def test_waves_are_counted_once() -> None:
     assert gemm_seconds(t4, m=m, n=n, k=k)[0] > 1.2 * gemm_seconds(fitted, m=m, n=n, k=k)[0]
     a100 = machine("a100-sxm-80gb", Dtype.BF16)
     assert (
-        wave_padding(MULTIPROCESSORS["a100-sxm-80gb"], **shape, width=2.0, intensity=1e9)[0] > 1.2
+        wave_padding(MULTIPROCESSORS["a100-sxm-80gb"], **shape, element_bytes=2.0, intensity=1e9)[0]
+        > 1.2
     )
     renamed = replace(a100, accelerator=replace(a100.accelerator, name="a800-sxm-80gb"))
     assert gemm_seconds(a100, m=m, n=n, k=k) == gemm_seconds(renamed, m=m, n=n, k=k)
@@ -184,7 +193,7 @@ def test_tpus_pad_to_their_arrays() -> None:
 
 class TestUnaligned:
     def slower(self, name: str, side: int, *, width: float = 2.0) -> float:
-        return float(np.max(unaligned(name, (ints(4096), ints(side)), width=width)))
+        return float(np.max(unaligned(name, (ints(4096), ints(side)), element_bytes=width)))
 
     def test_the_more_loads_the_slower(self) -> None:
         for name, parts in MULTIPROCESSORS.items():
@@ -205,7 +214,7 @@ class TestUnaligned:
         """2 instructions for each of (128 + 128) x 2 elements of 2 bytes on 16 lanes, beside 128 x
         128 / 256 clocks a step of k."""
         parts, odd, even = MULTIPROCESSORS["rtx-4090"], 256 * 2 / 16, 256 / 8 / 16
-        assert staging(parts, (128, 128), width=2.0, run=2) == pytest.approx(
+        assert staging(parts, (128, 128), element_bytes=2.0, run=2) == pytest.approx(
             odd / (128 * 128 / 256)
         )
         assert self.slower("rtx-4090", 2055) == pytest.approx((64 + odd) / (64 + even))

@@ -257,7 +257,7 @@ def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
     ],
 )
 def test_split_trees(split: str, lines: list[str]) -> None:
-    assert tree_lines(split_tree(parse_split(split), base=4)) == lines
+    assert tree_lines(split_tree(parse_split(split), first_device=4)) == lines
 
 
 def test_wide_trees_are_cut() -> None:

@@ -303,7 +303,7 @@ def _priced(
     first, end, devices = stage
     key = first, end, min(devices), tree, microbatches, working
     if key not in found.prices:
-        small = stage_of_blocks(problem, first=first, end=end, tree=tree, base=min(devices))
+        small = stage_of_blocks(problem, first=first, end=end, tree=tree, first_device=min(devices))
         found.prices[key] = price_stage(
             problem, small, first=first, end=end, microbatches=microbatches, working=working
         )

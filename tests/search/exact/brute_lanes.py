@@ -99,7 +99,11 @@ def lane_members(instance: LanesInstance, devices: Devices, microbatches: int) -
                     [
                         (
                             stage_of_blocks(
-                                instance.problem, first=first, end=end, tree=split, base=min(some)
+                                instance.problem,
+                                first=first,
+                                end=end,
+                                tree=split,
+                                first_device=min(some),
                             ),
                             look,
                         )  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def _fill_work(
     redo: int,
     left: float,
 ) -> None:
-    """Fill in each examined rank's seconds a microbatch: pattern `p`, group row `h`, recompute `r`.
+    """Fill in ranks' seconds a microbatch; `p`, `layer`, `h`: rows; `left`: share sent to host.
 
     Args:
         left: share of the gradients that go to the host.
@@ -228,7 +228,7 @@ def _border_seconds(
     tier: int,
     m: float,
 ) -> float:
-    """Fill in each examined rank's send seconds; return a microbatch's way over all ranks and back.
+    """Fill in ranks' send seconds; return a microbatch's way there and back; `p`, `layer`: rows.
 
     The round trip is the way of one microbatch through all chunks and back.
     """

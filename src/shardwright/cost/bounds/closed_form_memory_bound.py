@@ -89,7 +89,7 @@ def fill_live(
     mode: int,
     redo: int,
 ) -> None:
-    """Fill in the peak bytes of activations, logits and temporaries under a recompute option."""
+    """Fill in peak bytes of activations, logits, temporaries; `p`, `layer`, `h`, `r`: rows."""
     use = 1 if mode == 1 else 0
     for s in range(patterns.pipelines[p]["looked"]):
         saved = 0.0
@@ -149,7 +149,7 @@ def fill_held(
     zero: int,
     offloads: IntArray,
 ) -> None:
-    """Fill in the bytes that live through the step on each examined rank, per offload option."""
+    """Fill in bytes that each examined rank keeps all step, by offload; `p`, `h`: table rows."""
     shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]

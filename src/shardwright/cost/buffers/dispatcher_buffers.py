@@ -101,16 +101,16 @@ def _library_buffers(
             move.copies * width * ELEMENT
         )
         if not hybrid:
-            buffer_bytes = deep_ep_bytes(members, width=width)
+            buffer_bytes = deep_ep_bytes(members, hidden=width)
         else:
             buffer_bytes = hybrid_ep_bytes(
-                members, tokens=tokens, width=width, experts=expert.experts.experts, island=island
+                members, tokens=tokens, hidden=width, experts=expert.experts.experts, island=island
             )
         largest = np.maximum(largest, np.where((members > 1) & (tokens > 0), buffer_bytes, 0))
     return largest
 
 
-def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
+def deep_ep_bytes(members: IntArray, *, hidden: int) -> IntArray:
     """(n,) bytes of DeepEP's buffers over NVLink, and over the network for larger groups.
 
     Over NVLink, and twice over nodes.
@@ -119,7 +119,7 @@ def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
     get_rdma_buffer_size_hint) and the chunks of get_dispatch_config in buffer.py; Megatron-Core
     asks for just these (fused_a2a.py at 02ad939ba9d1: get_buffer).
     """
-    slot = width * ELEMENT + SLOT_BYTES
+    slot = hidden * ELEMENT + SLOT_BYTES
     chunk = np.full_like(members, 720)
     for devices, tokens in reversed(CHUNKS):
         chunk = np.where(members <= devices, tokens, chunk)
@@ -130,7 +130,7 @@ def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
 
 
 def hybrid_ep_bytes(
-    members: IntArray, *, tokens: IntArray, width: int, experts: int, island: int
+    members: IntArray, *, tokens: IntArray, hidden: int, experts: int, island: int
 ) -> IntArray:
     """(n,) bytes of HybridEP's buffers: room for all tokens of the expert-parallel group.
 
@@ -142,7 +142,7 @@ def hybrid_ep_bytes(
     """
     nodes = -(-members // island)
     # Tokens in 16 bits, weights in 32.
-    token = width * ELEMENT + -(-experts // nodes) * 4
+    token = hidden * ELEMENT + -(-experts // nodes) * 4
     shared = tokens * members * token
     over_nodes = 2 * shared + 3 * tokens * (nodes - 1) * token
     buffers: IntArray = np.where(nodes > 1, over_nodes, shared)

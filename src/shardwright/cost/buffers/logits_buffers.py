@@ -43,12 +43,12 @@ def loss_of(model: Model) -> Operator | None:
     return next((o for b in model.blocks for o in b.operators if o.kind is OperatorKind.LOSS), None)
 
 
-def liger_tokens(tokens: IntArray, *, width: IntArray, hidden: int) -> IntArray:
-    """(n,) tokens a Liger chunk: min(tokens, 2^i), 2^i >= ceil(tokens / ceil(width / hidden)).
+def liger_tokens(tokens: IntArray, *, local_vocabulary: IntArray, hidden: int) -> IntArray:
+    """(n,) tokens a Liger chunk: power of two from tokens / ceil(vocabulary / hidden); at most all.
 
-    The next power of two of tokens / ceil(width / hidden), at most all.
+    The next power of two of tokens / ceil(local_vocabulary / hidden), at most all.
     """
-    tokens_a_chunk = -(-tokens // -(-width // hidden))
+    tokens_a_chunk = -(-tokens // -(-local_vocabulary // hidden))
     # The exponent of a whole number n is its length in bits: 2 to that of n - 1 is the next power
     # of two.
     powers = np.left_shift(
@@ -62,13 +62,13 @@ def logits_bytes(
     runtime: Runtime,
     *,
     tokens: IntArray,
-    width: IntArray,
+    local_vocabulary: IntArray,
     split: BoolArray,
     hidden: int,
 ) -> tuple[IntArray, IntArray]:
     """Two (n,) peak bytes of logits and loss on a device: of tensors, of the allocator's blocks.
 
-        bytes an element x ceil(tokens / parts) x width
+        bytes an element x ceil(tokens / parts) x local_vocabulary
 
     Bytes and parts are the runtime's, or those of its loss that is fused with the head's product
     (`Runtime.linear_loss`). Beside a teacher's logits they are those of an eager divergence, in one
@@ -76,30 +76,41 @@ def logits_bytes(
 
     Args:
         tokens: of the device, (n,).
-        width: vocabulary entries of its part, (n,).
+        local_vocabulary: vocabulary entries of its part, (n,).
         split: the vocabulary is split over devices, (n,).
         hidden: width of the input of the head's product.
     """
     if loss.reads_teacher_logits:
-        peak = tokens * width * (BESIDE_TEACHER + SPLIT_BESIDE_TEACHER * split)
+        peak = tokens * local_vocabulary * (BESIDE_TEACHER + SPLIT_BESIDE_TEACHER * split)
         return peak, peak
     if runtime.linear_loss in _LOSSES_WITH_OWN_BYTES:
-        peak = _linear_loss_bytes(runtime, tokens=tokens, width=width, hidden=hidden)
+        peak = _fused_head_loss_bytes(
+            runtime, tokens=tokens, local_vocabulary=local_vocabulary, hidden=hidden
+        )
         return peak, peak
     parts = PARTS if runtime.linear_loss is LinearLoss.PARTS else max(runtime.logits_parts, 1)
-    elements = -(-tokens // parts) * width
+    elements = -(-tokens // parts) * local_vocabulary
     split_bytes = runtime.split_logits_bytes * split
     return elements * (runtime.logits_bytes + split_bytes), elements * (
         (runtime.logits_blocks_bytes or runtime.logits_bytes) + split_bytes
     )
 
 
-def _linear_loss_bytes(
-    runtime: Runtime, *, tokens: IntArray, width: IntArray, hidden: int
+def _fused_head_loss_bytes(
+    runtime: Runtime, *, tokens: IntArray, local_vocabulary: IntArray, hidden: int
 ) -> IntArray:
-    """(n,) peak bytes of a loss fused with the head's GEMM: 0 if cut, else of Liger's or chunks."""
+    """(n,) peak bytes of a fused head and loss: 0 for `LinearLoss.CUT`, else Liger or chunked."""
     if runtime.linear_loss is LinearLoss.CUT:
-        return np.zeros_like(tokens * width)
+        return np.zeros_like(tokens * local_vocabulary)
     if runtime.linear_loss is LinearLoss.LIGER:
-        return 2 * liger_tokens(tokens, width=width, hidden=hidden) * width
-    return -(-tokens * width * KEPT_EIGHTHS[runtime.element_kernels is ElementKernels.EAGER] // 8)
+        return (
+            2
+            * liger_tokens(tokens, local_vocabulary=local_vocabulary, hidden=hidden)
+            * local_vocabulary
+        )
+    return -(
+        -tokens
+        * local_vocabulary
+        * KEPT_EIGHTHS[runtime.element_kernels is ElementKernels.EAGER]
+        // 8
+    )

@@ -22,7 +22,7 @@ from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares impo
     SumSpans,
     broadcast_seconds,
     fetch_seconds,
-    layer_seconds,
+    layer_sync_seconds,
     sum_spans,
     wire_shares,
 )
@@ -134,7 +134,7 @@ def sync_table(
             )
             matrices = trained_matrices(program.operators, experts=part == "experts")
             seconds_by_name = (
-                layer_seconds(
+                layer_sync_seconds(
                     LayerElements(part_elements, matrices, narrow_elements), spans, network, sizes
                 )
                 if part_elements.any()
@@ -164,14 +164,14 @@ def sync_table(
             # other's.
             summed_now = elements["dense"] - np.where(rows["pp"] > 1, used_elsewhere, 0)
             matrices = trained_matrices(program.operators, experts=False)
-            seconds_by_name = layer_seconds(
+            seconds_by_name = layer_sync_seconds(
                 LayerElements(summed_now, matrices), dense, network, sizes
             )
             for name in ("all_reduce", "reduce", "scatter", "apart"):
                 # Of nothing left there is no collective, not even its latency.
                 total[name][index] = np.where(summed_now > 0, seconds_by_name[name], 0.0)
         if elements["shared"].any() and "dense" in parts:
-            tied_seconds = layer_seconds(
+            tied_seconds = layer_sync_seconds(
                 LayerElements(elements["shared"]),
                 sum_spans((groups[0], (*groups[1], ends)), shard, network),
                 network,

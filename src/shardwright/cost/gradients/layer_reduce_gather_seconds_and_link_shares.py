@@ -96,10 +96,10 @@ class LayerElements(NamedTuple):
     narrow: IntArray | FloatArray | int = 0
 
 
-def layer_seconds(
+def layer_sync_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> dict[str, FloatArray]:
-    """One layer's seconds: all_reduce, reduce, gather, ZeRO-3 scatter, and replicas' part `apart`.
+    """{name: seconds} of a layer's collectives; `reduce` contains `apart`, its part on own links.
 
     `scatter` is the reduction as ZeRO-3 does it, see `_listed_reduction_seconds`.
     """

@@ -20,7 +20,7 @@ PASSES: Final = ("forward", "backward")
 SUMS: Final = ("all_reduce", "reduce", "gather", "scatter", "apart")
 FETCHES: Final = (("fetch", "parts"), ("refetch", "reparts"))
 SYNCS: Final = (*SUMS, *FETCHES[0], *FETCHES[1])
-"""Columns of a `SyncTable` that `layer_seconds` fills, and `fetch_seconds` for each of `PASSES`."""
+"""Columns of a `SyncTable`: of `layer_sync_seconds`, and `fetch_seconds` for each of `PASSES`."""
 OWNERS: Final = ("to_owners", "from_owners")
 """Columns of a `SyncTable` that `optimizer_owner_exchange.owner_seconds` fills."""
 

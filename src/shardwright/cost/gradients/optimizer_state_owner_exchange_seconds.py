@@ -53,24 +53,30 @@ def owner_seconds(
     for name, part in owner_volumes(group, sharing).items():
         span = group_span(members[name], network)
         seconds[name] = exchange_seconds(
-            elements, np.array([part]), span, network, sizes, width=widths[name]
+            elements, np.array([part]), span, network, sizes, element_bytes=widths[name]
         )
     return seconds
 
 
 def exchange_seconds(
-    elements: float, part: FloatArray, span: Span, network: Network, sizes: SumSizes, *, width: int
+    elements: float,
+    busiest_share: FloatArray,
+    span: Span,
+    network: Network,
+    sizes: SumSizes,
+    *,
+    element_bytes: int,
 ) -> FloatArray:
-    """(n,) seconds of one layer's all-to-all with owners of optimizer states, in each group.
+    """(n,) seconds of a layer's all-to-all with state owners; `busiest_share`: of one member.
 
     Groups of a span.
 
     Args:
-        part: (n,) part of the elements in the busiest member's buffer.
-        width: bytes of one element.
+        busiest_share: (n,) part of the elements in the busiest member's buffer.
+        element_bytes: bytes of one element.
     """
-    volume = elements * width
-    bucket = max(volume, sizes.bucket * width / sizes.wire)
-    return move_seconds(Collective.ALL_TO_ALL, volume=bucket * part, span=span, network=network) * (
-        volume / max(bucket, 1.0)
-    )
+    volume = elements * element_bytes
+    bucket = max(volume, sizes.bucket * element_bytes / sizes.wire)
+    return move_seconds(
+        Collective.ALL_TO_ALL, volume=bucket * busiest_share, span=span, network=network
+    ) * (volume / max(bucket, 1.0))

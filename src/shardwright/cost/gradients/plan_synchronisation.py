@@ -25,7 +25,7 @@ from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares impo
     SumSpans,
     broadcast_seconds,
     fetch_seconds,
-    layer_seconds,
+    layer_sync_seconds,
     wire_shares,
 )
 from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import (
@@ -261,7 +261,7 @@ def _sum_seconds(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """{name: seconds} of reducing and gathering one layer's trainable elements (`layer_seconds`).
+    """{name: seconds} of summing and gathering a layer's trained elements (`layer_sync_seconds`).
 
     Args:
         trained: elements of all segments, which broadcasts return together.
@@ -270,7 +270,7 @@ def _sum_seconds(
         sum_sizes(problem.job, problem.runtime),
         trained_matrices(block.operators, experts=key.klass is ParameterClass.EXPERTS),
     )
-    seconds = layer_seconds(moved._replace(matrices=matrices), groups, network, sizes)
+    seconds = layer_sync_seconds(moved._replace(matrices=matrices), groups, network, sizes)
     if problem.runtime.zero1_broadcasts:
         all_elements = sum(segment[key][0] for segment in trained if key in segment)
         seconds["gather"] = (

@@ -103,7 +103,7 @@ def gemm_seconds(
         groups=groups,
         extra_bytes=extra_bytes,
         padding=_padding(machine, m=fm, n=fn, k=fk, groups=groups)
-        * unaligned(machine.accelerator.name, widths or (n, k), width=bytes_per_element),
+        * unaligned(machine.accelerator.name, widths or (n, k), element_bytes=bytes_per_element),
     )
     start = launches * rates.overhead_s
     if experts is not None:
@@ -148,7 +148,7 @@ def _padding(
         n=n,
         k=k,
         groups=np.asarray(groups, dtype=np.float64),
-        width=machine.compute.bits / 8,
+        element_bytes=machine.compute.bits / 8,
         intensity=intensity,
     )
 

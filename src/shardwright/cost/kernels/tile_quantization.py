@@ -31,28 +31,30 @@ read again."""
 
 
 def staging(
-    parts: Multiprocessors, tile: tuple[int, int], *, width: float, run: int = ALIGNED
+    parts: Multiprocessors, tile: tuple[int, int], *, element_bytes: float, run: int = ALIGNED
 ) -> float:
     """Clocks of loading a GEMM tile's operands, `run` bytes a thread, over clocks of multiplying.
 
-        (rows + columns) width / run x instructions / lanes
-        over   rows columns / (multiplications x 2 / width)
+        (rows + columns) element_bytes / run x instructions / lanes
+        over   rows columns / (multiplications x 2 / element_bytes)
 
     One instruction moves `run` bytes to shared memory where loads are asynchronous and of 4 bytes
     or more; else a load and a store.
 
     Args:
-        width: bytes of an element.
+        element_bytes: bytes of an element.
     """
     if not parts.multiplications:
         return 0.0
     rows, columns = tile
     instructions = 1 if parts.asynchronous and run >= 4 else 2
-    fetch = (rows + columns) * width / run * instructions / parts.lanes
-    return fetch / (rows * columns / (parts.multiplications * 2 / width))
+    fetch = (rows + columns) * element_bytes / run * instructions / parts.lanes
+    return fetch / (rows * columns / (parts.multiplications * 2 / element_bytes))
 
 
-def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> FloatArray | float:
+def unaligned(
+    name: str, sides: tuple[IntArray, IntArray], *, element_bytes: float
+) -> FloatArray | float:
     """Factor >= 1 on GEMM seconds where an operand's rows are no multiple of 16 bytes.
 
         (1 / reach + staging(run)) / (1 + staging(16))
@@ -67,7 +69,7 @@ def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> F
     (pytorch/pytorch#181718).
     """
     common_bits = np.bitwise_or(*sides)
-    elements_aligned = int(ALIGNED / width)
+    elements_aligned = int(ALIGNED / element_bytes)
     parts = MULTIPROCESSORS.get(name)
     if (
         parts is None
@@ -75,20 +77,21 @@ def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> F
         or np.bitwise_or.reduce(common_bits, axis=None) % elements_aligned == 0
     ):
         return 1.0
-    run = np.minimum((common_bits & -common_bits) * width, ALIGNED)
+    run = np.minimum((common_bits & -common_bits) * element_bytes, ALIGNED)
     return np.array(
-        [_unaligned_factor(parts, float(width), int(bytes_)) for bytes_ in run.ravel()]
+        [_unaligned_factor(parts, float(element_bytes), int(bytes_)) for bytes_ in run.ravel()]
     ).reshape(run.shape)
 
 
 @lru_cache(maxsize=64)
-def _unaligned_factor(parts: Multiprocessors, width: float, run: int) -> float:
+def _unaligned_factor(parts: Multiprocessors, element_bytes: float, run: int) -> float:
     """Factor on multiplications of a GEMM whose operands load `run` bytes a thread."""
     if run >= ALIGNED:
         return 1.0
-    aligned = 1.0 + staging(parts, USUAL_TILE, width=width)
+    aligned = 1.0 + staging(parts, USUAL_TILE, element_bytes=element_bytes)
     return (
-        1.0 / parts.unaligned + staging(parts, USUAL_TILE, width=width, run=max(run, 1))
+        1.0 / parts.unaligned
+        + staging(parts, USUAL_TILE, element_bytes=element_bytes, run=max(run, 1))
     ) / aligned
 
 
@@ -99,7 +102,7 @@ def wave_padding(
     n: FloatArray,
     k: FloatArray,
     groups: FloatArray,
-    width: float,
+    element_bytes: float,
     intensity: float,
 ) -> FloatArray:
     """Factor by which whole waves of tiles raise a GEMM's multiplications.
@@ -122,7 +125,7 @@ def wave_padding(
     """
     # In axes: product, tile, split.
     high, wide, weight = np.array(
-        [[*tile, 1.0 + staging(parts, tile, width=width)] for tile in parts.tiles]
+        [[*tile, 1.0 + staging(parts, tile, element_bytes=element_bytes)] for tile in parts.tiles]
     ).T[:, :, None]
     sides = np.broadcast_arrays(m, n, k, groups)
     rows, columns, deep, many = (

@@ -82,7 +82,7 @@ def _with_dgrad_overlap(problem: Same[Problem]) -> Problem:
 
 
 @lru_cache(maxsize=1024)
-def _leaves_island(cells: StageCells, base: int, islands: Units) -> bool:
+def _leaves_island(cells: StageCells, first_device: int, islands: Units) -> bool:
     """True if some tensor-parallel group of a stage lies in several NVLink islands.
 
     Devices that share samples and positions, and cut GEMMs between them.
@@ -92,13 +92,13 @@ def _leaves_island(cells: StageCells, base: int, islands: Units) -> bool:
         if levels is not None and len(islands.first) == 1:
             inside, outside = group_and_first_members(levels, frozenset(Dim) - _APART)
             first_places = distinct(
-                (outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0]
+                (outside.array + row_of(cells.cells[klass]).first + first_device) % islands.size[0]
             )
             if (first_places + inside.by_number()[-1] >= islands.size[0]).any():
                 return True
             continue
         groups = projection(cells, klass, _APART)
-        island = islands.of(groups.devices + base)
+        island = islands.of(groups.devices + first_device)
         island_of_group = np.zeros(len(groups.cells), dtype=np.int64)
         island_of_group[groups.number] = island
         if (island != island_of_group[groups.number]).any():

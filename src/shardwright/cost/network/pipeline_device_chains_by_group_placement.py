@@ -198,14 +198,16 @@ def _most_below(
     return most_members
 
 
-def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
+def _parts_lie_alike(part_rows: IntArray, whole_rows: IntArray) -> bool:
     """True if groups whose wholes have equal placement rows also have equal rows of their parts.
 
     Else a plan, which folds devices by the whole groups, may price any of the parts.
     """
-    whole_and_part = np.concatenate([whole, part], axis=-1).reshape(-1, 2 * part.shape[-1])
+    whole_and_part = np.concatenate([whole_rows, part_rows], axis=-1).reshape(
+        -1, 2 * part_rows.shape[-1]
+    )
     return len(distinct_rows(whole_and_part)) == len(
-        distinct_rows(whole_and_part[:, : part.shape[-1]])
+        distinct_rows(whole_and_part[:, : part_rows.shape[-1]])
     )
 
 

@@ -222,7 +222,7 @@ def _logits(
         loss,
         problem_of_kind.runtime,
         tokens=np.array([tokens]),
-        width=np.array([width]),
+        local_vocabulary=np.array([width]),
         split=split,
         hidden=problem_of_kind.model.hidden,
     )

@@ -69,14 +69,14 @@ class StepBytes:
     host_saved_bytes: IntArray
 
 
-def step_bytes(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
-    """Bytes that the step of `grid` keeps on each pipeline rank, from its table rows."""
+def step_bytes_before_ordering(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
+    """Bytes a step keeps on each rank, and saves per chunk of one microbatch; no order applied."""
     choices = grid_choices(grid, priced.layout)
     return bytes_of(problem, choices, priced, rank_cuts(choices, priced))
 
 
 def bytes_of(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> StepBytes:
-    """Bytes of states, activations and buffers of each pipeline rank, and of states on the host."""
+    """Parts of a step's bytes: by rank; saved ones by chunk of one microbatch, none in flight."""
     states, host_states = (
         state_bytes(problem, choices, priced, cuts),
         host_state_bytes(problem, choices, cuts),
@@ -88,7 +88,7 @@ def bytes_of(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: 
 
 
 def bytes_beside_states(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepBytes:
-    """Bytes by rank of a step without parameters, gradients and optimizer states.
+    """Bytes of a step without model states: by rank; saved ones by chunk of one microbatch.
 
     They differ between choices by recompute alone.
     """

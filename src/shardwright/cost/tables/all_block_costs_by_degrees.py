@@ -401,7 +401,7 @@ def _logits_bytes(problem: Problem, rows: DegreeRows) -> tuple[IntArray, IntArra
         loss,
         problem.runtime,
         tokens=tokens,
-        width=width,
+        local_vocabulary=width,
         split=rows["tp"] > 1,
         hidden=problem.model.hidden,
     )

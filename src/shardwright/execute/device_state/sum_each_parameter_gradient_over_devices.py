@@ -45,7 +45,9 @@ def gradient_groups(
     for key, places in parameter_places(stages, model=model).items():
         if places[0].parameter.trainable is trainable:
             shares = tuple(
-                share for place in places for share in shares_of(place, base=0, length=length)
+                share
+                for place in places
+                for share in shares_of(place, first_device=0, length=length)
             )
             run, layer, operator, name = key
             result[key] = sum_groups(

@@ -149,7 +149,7 @@ def create_parameter_parts(
         for place in places[key]:
             if device not in place.devices:
                 continue
-            for share in shares_of(place, base=0, length=length):
+            for share in shares_of(place, first_device=0, length=length):
                 if share.device == device:
                     store.part(key, in_own_order(store.model, key, share.need))
 

@@ -147,7 +147,10 @@ class Walker:
         )
         extents = output_extents(model, output, width=self.work.widths[output[0]])
         return tuple(
-            (stream_layout(segment.cells, e, base=stage.base, length=length), is_expert_choice(e))
+            (
+                stream_layout(segment.cells, e, first_device=stage.base, length=length),
+                is_expert_choice(e),
+            )
             for e in extents
         )
 
@@ -222,7 +225,7 @@ class Walker:
             run, inputs, self.store, self.losses, self._earlier_slices(place, node), routed=routed
         )
         for counter in counters:
-            counter.add(place, node, routed or {}, base=stage.base)
+            counter.add(place, node, routed or {}, first_device=stage.base)
         state.sources = sources
         if node.recomputed and has_backward(node.block):
             state.keep_inputs_only(inputs)

@@ -22,14 +22,14 @@ tokens."""
 
 
 def first_holders(
-    segment: Segment, operator: Operator, *, length: int, base: int
+    segment: Segment, operator: Operator, *, length: int, first_device: int
 ) -> frozenset[int]:
     """Devices that count an operator's tokens: the lowest of those that hold the same tokens."""
     first: dict[object, int] = {}
     for device, cell in segment.cells.cells.get(operator.klass, {}).items():
         box = token_box(cell, samples=segment.cells.samples, length=length)
         first[box] = min(first.get(box, device), device)
-    return frozenset(device + base for device in first.values())
+    return frozenset(device + first_device for device in first.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class ExpertLoads:
     counts: dict[Key, torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
+    def add(self, place: Turn, node: StageNode, routed: Routed, *, first_device: int) -> None:
         """Count tokens by expert in a layer's biased routers, if no lower device holds them."""
         lane, chunk, *_ = place
         for operator in (o for o in node.block.operators if o.name in routed):
@@ -60,7 +60,7 @@ class ExpertLoads:
                 continue
             if key not in self.holders:
                 self.holders[key] = self.device in first_holders(
-                    node.segment, operator, length=self.length, base=base
+                    node.segment, operator, length=self.length, first_device=first_device
                 )
             if self.holders[key]:
                 bias_key = (node.segment.run, node.layer, operator.name, bias.name)

@@ -46,7 +46,7 @@ def edges_of_input(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ..
         run.block,
         reader,
         name,
-        base=site.base,
+        first_device=site.base,
         length=site.length,
         memory_length=site.memory_length,
     )
@@ -97,7 +97,7 @@ def input_tensors(
 
 def output_exits(run: BlockRun, last: Operator) -> tuple[Exit, ...]:
     """The layouts of every extent of a layer's output, inside the layer and in the stream."""
-    return layer_exits(run.site.cells, last, base=run.site.base, length=run.site.length)
+    return layer_exits(run.site.cells, last, first_device=run.site.base, length=run.site.length)
 
 
 def input_in_cells(

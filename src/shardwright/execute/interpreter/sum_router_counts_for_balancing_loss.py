@@ -107,7 +107,9 @@ def _lane_balance(
     for stage in stages:
         for node in stage_nodes(stage, model):
             for operator in balanced_routers(node.block):
-                holders = first_holders(node.segment, operator, length=length, base=stage.base)
+                holders = first_holders(
+                    node.segment, operator, length=length, first_device=stage.base
+                )
                 counting |= {(device, stage.chunk): None for device in sorted(holders)}
                 if _router_has_gradient(node, operator):
                     reading |= {
@@ -167,14 +169,14 @@ class Balancer:
     totals: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
+    def add(self, place: Turn, node: StageNode, routed: Routed, *, first_device: int) -> None:
         """Add a layer's router counts to its microbatch's, if no lower device holds its tokens."""
         lane, chunk, microbatch, _ = place
         for operator in (o for o in balanced_routers(node.block) if o.name in routed):
             key = (lane, chunk, node.number, operator.name)
             if key not in self.holders:
                 self.holders[key] = self.device in first_holders(
-                    node.segment, operator, length=self.length, base=base
+                    node.segment, operator, length=self.length, first_device=first_device
                 )
             if self.holders[key]:
                 assert operator.experts is not None

@@ -55,9 +55,13 @@ class Edge:
     back: tuple[CotangentRoute, ...]
 
 
-def at_devices(layout: Layout, base: int) -> Layout:
-    """The layout with `base` added to every device number."""
-    return tuple(h._replace(device=h.device + base) for h in layout) if base else layout
+def at_devices(layout: Layout, first_device: int) -> Layout:
+    """Layout with `first_device` added to every device number."""
+    return (
+        tuple(h._replace(device=h.device + first_device) for h in layout)
+        if first_device
+        else layout
+    )
 
 
 def stays_on_device(block: Block, reader: Operator, name: str) -> bool:
@@ -84,7 +88,9 @@ class Exit:
 
 
 @lru_cache(maxsize=65536)
-def layer_exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Exit, ...]:
+def layer_exits(
+    cells: StageCells, last: Operator, *, first_device: int, length: int
+) -> tuple[Exit, ...]:
     """For each extent of a layer's output, its layouts at the last operator and in the stream."""
     exits = []
     for extent in last.writes:
@@ -100,24 +106,24 @@ def layer_exits(cells: StageCells, last: Operator, *, base: int, length: int) ->
                 cells, last, stream, extent, made=producer_layout, returned=streamed
             )
         )
-        shifted = tuple(_route_at_devices(route, base) for route in routes)
+        shifted = tuple(_route_at_devices(route, first_device) for route in routes)
         exits.append(
             Exit(
                 extent=extent,
-                made=at_devices(producer_layout, base),
-                streamed=at_devices(streamed, base),
+                made=at_devices(producer_layout, first_device),
+                streamed=at_devices(streamed, first_device),
                 back=shifted,
             )
         )
     return tuple(exits)
 
 
-def stream_layout(cells: StageCells, extent: Extent, *, base: int, length: int) -> Layout:
-    """The layout of an extent in the residual stream between layers.
+def stream_layout(cells: StageCells, extent: Extent, *, first_device: int, length: int) -> Layout:
+    """Layout of an extent in the residual stream between layers, by the plan's device numbers.
 
     Tensors that a cut inside a block leaves use it too.
     """
-    return at_devices(made_layout(cells, stream_operator((extent,)), extent, length), base)
+    return at_devices(made_layout(cells, stream_operator((extent,)), extent, length), first_device)
 
 
 @lru_cache(maxsize=65536)
@@ -127,14 +133,14 @@ def input_edges(
     reader: Operator,
     name: str,
     *,
-    base: int,
+    first_device: int,
     length: int,
     memory_length: int,
 ) -> tuple[Edge, ...]:
-    """The layouts of every extent of an input, at its producer and at `reader`.
+    """Layouts of each extent of an input at its producer and `reader`, by device number.
 
     Args:
-        base: number of the stage's first device.
+        first_device: number of the stage's first device.
         length: positions of the block's sequence, or of the current slice.
         memory_length: positions of the block's memory.
     """
@@ -163,26 +169,26 @@ def input_edges(
                 cells, maker, reader, extent, made=producer_layout, returned=returned
             )
         )
-        shifted = tuple(_route_at_devices(route, base) for route in routes)
+        shifted = tuple(_route_at_devices(route, first_device) for route in routes)
         edges.append(
             Edge(
                 name=name,
                 index=index,
                 extent=extent,
-                made=at_devices(producer_layout, base),
-                wanted=at_devices(reader_layout, base),
+                made=at_devices(producer_layout, first_device),
+                wanted=at_devices(reader_layout, first_device),
                 back=shifted,
             )
         )
     return tuple(edges)
 
 
-def _route_at_devices(route: CotangentRoute, base: int) -> CotangentRoute:
-    """The gradient route with `base` added to every device number."""
-    answered = tuple((device + base, box, inside) for device, box, inside in route.answered)
+def _route_at_devices(route: CotangentRoute, first_device: int) -> CotangentRoute:
+    """Gradient route with `first_device` added to every device number."""
+    answered = tuple((device + first_device, box, inside) for device, box, inside in route.answered)
     return CotangentRoute(
-        source=at_devices(route.source, base),
-        wanted=at_devices(route.wanted, base),
+        source=at_devices(route.source, first_device),
+        wanted=at_devices(route.wanted, first_device),
         answered=answered,
     )
 

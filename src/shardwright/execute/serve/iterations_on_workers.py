@@ -266,7 +266,7 @@ def create_server(
             create_worker(
                 model,
                 plan,
-                base=base,
+                first_device=base,
                 source=source,
                 settings=settings or model.settings,
                 size=size or CacheSize(),

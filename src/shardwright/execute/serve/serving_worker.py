@@ -70,7 +70,9 @@ class ServingWorker:
     def work(self, rows: int) -> PreparedStep:
         """Stages prepared for iterations of `rows` token rows (kept for each number of rows)."""
         if rows not in self.works:
-            self.works[rows] = _prepared_work(self.model, self.plan, base=self.base, rows=rows)
+            self.works[rows] = _prepared_work(
+                self.model, self.plan, first_device=self.base, rows=rows
+            )
         return self.works[rows]
 
     @property
@@ -122,7 +124,7 @@ def create_worker(
     model: Model,
     plan: Plan,
     *,
-    base: int,
+    first_device: int,
     source: Source,
     settings: Settings,
     size: CacheSize,
@@ -140,7 +142,7 @@ def create_worker(
             or positions (rule ``serve.plan``); others of `plan_stages`.
     """
     require_served(model)
-    ranks, rank_of = _ranks(_prepared_work(model, plan, base=base, rows=ROWS))
+    ranks, rank_of = _ranks(_prepared_work(model, plan, first_device=first_device, rows=ROWS))
     tables = tuple(
         CacheBlockTables(
             reaches=key_reaches(model), blocks=size.blocks, block_tokens=size.block_tokens
@@ -151,7 +153,7 @@ def create_worker(
     return ServingWorker(
         model=model,
         plan=plan,
-        base=base,
+        base=first_device,
         ranks=ranks,
         absorb=absorb,
         tables=tables,
@@ -168,8 +170,8 @@ ROWS = 5040
 """Number of rows used to find each device's rows; divisible by any small number of ranks."""
 
 
-def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> PreparedStep:
-    """Prepare the plan's only lane for `rows` one-token samples, on devices from `base` on."""
+def _prepared_work(model: Model, plan: Plan, *, first_device: int, rows: int) -> PreparedStep:
+    """Prepare the plan's only lane for `rows` one-token samples, from device `first_device` on."""
     if len(plan.lanes) != 1:
         raise StrategyError(
             f"a worker is one lane, not {len(plan.lanes)}",
@@ -177,12 +179,14 @@ def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> Prepare
             rule="serve.plan",
         )
     (lane,) = plan.lanes
-    stages = tuple(replace(stage, base=stage.base + base, keeps=()) for stage in lane.stages)
+    stages = tuple(
+        replace(stage, base=stage.base + first_device, keeps=()) for stage in lane.stages
+    )
     work = prepare_forward(
         model,
         replace(
             plan,
-            devices=plan.devices + base,
+            devices=plan.devices + first_device,
             lanes=(replace(lane, samples=rows, microbatches=1, slices=(), stages=stages),),
         ),
     )

@@ -239,7 +239,7 @@ def _devices_with_counted_losses(work: PreparedStep, *, length: int) -> frozense
         for segment in stage.segments
         for operator in segment.block.operators
         if operator.kind is OperatorKind.LOSS
-        for device in first_holders(segment, operator, length=length, base=stage.base)
+        for device in first_holders(segment, operator, length=length, first_device=stage.base)
     )
 
 

@@ -55,7 +55,7 @@ def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, 
 
 
 def accelerator_of_record(name: str, record: AcceleratorRecord) -> Accelerator:
-    """Accelerator of a record: a catalog accelerator with changes, or a new one."""
+    """Accelerator of a record: a changed catalog one (`like`), or without `like` a new one."""
     base = accelerator(record.like) if record.like is not None else _new_accelerator(name, record)
     peaks = dict(base.peak_flops)
     peaks.update({Dtype(n): scale_decimal(v, 12) for n, v in (record.peak_tflops or {}).items()})

@@ -57,7 +57,7 @@ class Placing(Protocol):
 
     @property
     def routed(self) -> bool:
-        """True if tokens are sent to their experts; else every member has all experts' tokens."""
+        """True if tokens must move to their experts (any dispatcher); else members hold them."""
         ...
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:

@@ -113,15 +113,18 @@ def row_of(tree: Mapping[int, Cell]) -> DeviceList:
     return tree.row if isinstance(tree, TreeCells) else DeviceList.of(tree)
 
 
-def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
+def leaves(split: Split | None, first_device: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
     """(device, its cell, index of each unequal cut, -1 for equal cuts) of each leaf of a tree.
 
     The family is the unequal choices on the way, -1 for equal parts.
     """
     levels = regular_levels(split)
     if levels is None:
-        return _leaves(split, base, (), ())
-    return ((device, cell, (-1,) * len(levels)) for device, cell in TreeCells(levels, base).items())
+        return _leaves(split, first_device, (), ())
+    return (
+        (device, cell, (-1,) * len(levels))
+        for device, cell in TreeCells(levels, first_device).items()
+    )
 
 
 def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
@@ -136,11 +139,14 @@ def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
 
 
 def _leaves(
-    split: Split | None, base: int, ways: tuple[tuple[Dim, Way], ...], family: tuple[int, ...]
+    split: Split | None,
+    first_device: int,
+    ways: tuple[tuple[Dim, Way], ...],
+    family: tuple[int, ...],
 ) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
     """(device, its cell, index of each unequal cut, else -1) of each leaf below `split`."""
     if split is None:
-        yield base, Cell(ways=ways), family
+        yield first_device, Cell(ways=ways), family
         return
     for i in range(split.num_parts):
         offset = split.step[i] if isinstance(split.step, tuple) else split.step * i
@@ -151,7 +157,9 @@ def _leaves(
         )
         step = AxisStep(parts=split.parts, index=i, zigzag=split.zigzag)
         choice = i if isinstance(split.parts, tuple) else -1
-        yield from _leaves(child, base + offset, (*ways, (split.dim, (step,))), (*family, choice))
+        yield from _leaves(
+            child, first_device + offset, (*ways, (split.dim, (step,))), (*family, choice)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,9 +58,11 @@ def cut(indices: Indices, step: AxisStep) -> Indices:
 
 
 @lru_cache(maxsize=1024)
-def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tuple[Indices, ...]:
-    """An index list cut into pieces, one for each part, or two for each zigzag part."""
-    weights = (1,) * parts if isinstance(parts, int) else parts
+def _pieces(
+    indices: Indices, number_or_weights: int | tuple[int, ...], zigzag: bool
+) -> tuple[Indices, ...]:
+    """Cut an index list into equal parts or by weights; zigzag: twice as many pieces."""
+    weights = (1,) * number_or_weights if isinstance(number_or_weights, int) else number_or_weights
     ends = list(
         accumulate(
             largest_remainder(count(indices), (*weights, *reversed(weights)) if zigzag else weights)

@@ -75,12 +75,12 @@ class _Colours:
         self.colour[devices] = self.used + new_colours
         self.used += int(new_colours.max(initial=-1)) + 1
 
-    def split_by_partners(self, grouping: Grouping, base: int) -> None:
+    def split_by_partners(self, grouping: Grouping, first_device: int) -> None:
         """Recolour devices in place by the number of partners that they have of each colour.
 
         In each of their groups.
         """
-        members = np.where(grouping.groups < 0, -1, grouping.groups + base)
+        members = np.where(grouping.groups < 0, -1, grouping.groups + first_device)
         member_colours = self.colour[members]
         if (
             member_colours.size
@@ -92,7 +92,8 @@ class _Colours:
         kinds = np.append(numbered_rows(member_colours), -1)
         marks = kinds[grouping.of]
         self.split(
-            grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks)
+            grouping.devices + first_device,
+            marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks),
         )
 
     def are_one(self, families: tuple[DeviceList, ...]) -> bool:

@@ -185,25 +185,27 @@ def _holding_numbers(cells: CellRow, block: Block, klass: OperatorClass) -> IntA
 
 
 @lru_cache(maxsize=4096)
-def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait:
+def reach_trait(cells: StageCells, first_device: int, units: tuple[Units, ...]) -> Trait:
     """Trait of how each device's groups lie on the tiers of the network.
 
     For each tree and set of dims, the devices that differ only in those dims.
     """
     columns = []
     for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
-        if len(cells.cells[klass]) == cells.devices.size and _lie_alike(cells, klass, base, units):
+        if len(cells.cells[klass]) == cells.devices.size and _lie_alike(
+            cells, klass, first_device, units
+        ):
             continue
         devices = devices_of(cells.cells[klass])
         for numbers in _groups_by_dims(cells, klass):
             in_group = numbers >= 0
-            lying = _placement_numbers(devices[in_group], numbers[in_group], base, units)
+            lying = _placement_numbers(devices[in_group], numbers[in_group], first_device, units)
             columns.append(_by_device(cells, devices[in_group], lying[numbers[in_group]]))
     return _trait(partial(_without_groups, cells.devices), cells.devices.size, columns)
 
 
 def _lie_alike(
-    cells: StageCells, klass: OperatorClass, base: int, units: tuple[Units, ...]
+    cells: StageCells, klass: OperatorClass, first_device: int, units: tuple[Units, ...]
 ) -> bool:
     """True if all groups along any set of dims lie alike on the network; False for unequal parts.
 
@@ -217,17 +219,19 @@ def _lie_alike(
     if levels is None or any(len(unit.first) > 1 for unit in units):
         return False
     row = row_of(cells.cells[klass])
-    repeats = lcm(*(unit.size[0] for unit in units if unit.size[0] <= base + row[-1]))
+    repeats = lcm(*(unit.size[0] for unit in units if unit.size[0] <= first_device + row[-1]))
     dims = tuple(dict.fromkeys(split.dim for split in levels))
     for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
         inside, outside = group_and_first_members(levels, chosen)
         first_devices = outside.array + row.first
-        starts = first_devices[np.unique((first_devices + base) % repeats, return_index=True)[1]]
+        starts = first_devices[
+            np.unique((first_devices + first_device) % repeats, return_index=True)[1]
+        ]
         if (
             len(starts) > 1
             and _row_numbers(
                 [
-                    _members_in_same_unit(np.add.outer(starts, inside.array), base, unit)
+                    _members_in_same_unit(np.add.outer(starts, inside.array), first_device, unit)
                     for unit in units
                 ]
             ).any()
@@ -261,7 +265,7 @@ def _groups_by_dims(cells: StageCells, klass: OperatorClass) -> Iterator[IntArra
 
 
 def _placement_numbers(
-    devices: IntArray, number: IntArray, base: int, units: tuple[Units, ...]
+    devices: IntArray, number: IntArray, first_device: int, units: tuple[Units, ...]
 ) -> IntArray:
     """(groups,) number of how each group lies on the network tiers, equal for equal placements.
 
@@ -274,12 +278,12 @@ def _placement_numbers(
         np.repeat(np.arange(len(size)), size),
         np.arange(len(number)) - np.repeat(np.cumsum(size) - size, size),
     ] = devices[np.argsort(number, kind="stable")]
-    return _row_numbers([_members_in_same_unit(groups, base, unit) for unit in units])
+    return _row_numbers([_members_in_same_unit(groups, first_device, unit) for unit in units])
 
 
 @lru_cache(maxsize=4096)
 def message_traits(
-    messages: Same[IntArray], base: int, units: tuple[Units, ...]
+    messages: Same[IntArray], first_device: int, units: tuple[Units, ...]
 ) -> tuple[Trait, Trait]:
     """Traits of the senders and of the receivers of messages: elements on each tier, partners.
 
@@ -288,7 +292,7 @@ def message_traits(
     sends = messages.value
     tier = np.full(len(sends), len(units) - 1)
     for index in range(len(units) - 1, -1, -1):
-        first, last = (units[index].of(sends[:, way] + base) for way in (0, 1))
+        first, last = (units[index].of(sends[:, way] + first_device) for way in (0, 1))
         tier[first == last] = index
     traits = []
     for way in (0, 1):
@@ -324,11 +328,11 @@ def _message_partners(messages: Same[IntArray], way: int) -> Grouping:
 
 @lru_cache(maxsize=8192)
 def sum_trait(
-    sums: Sums, use: int, base: int, units: tuple[Units, ...], parties: tuple[int, ...] = ()
+    sums: Sums, use: int, first_device: int, units: tuple[Units, ...], parties: tuple[int, ...] = ()
 ) -> Trait:
     """Trait of the gradients that devices sum at a parameter's use, and of their partners.
 
-    `base` only decides how the groups lie.
+    `first_device` only decides how the groups lie.
 
     Args:
         parties: number of the reduction group of each use; empty: all are one.
@@ -345,7 +349,9 @@ def sum_trait(
         among.append(
             devices_of_party if same_operator is None else devices_of_party & same_operator
         )
-    lying = np.append(_placement_of_groups(Same(sums.groups), tuple(among), base, units), -1)
+    lying = np.append(
+        _placement_of_groups(Same(sums.groups), tuple(among), first_device, units), -1
+    )
     counted = None if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
     group_rows, elements = (
         column if counted is None else column[counted] for column in (sums.of, sums.elements)
@@ -367,7 +373,10 @@ def _sum_partners(sums: Sums, counted: BoolArray | None) -> Grouping:
 
 @lru_cache(maxsize=4096)
 def _placement_of_groups(
-    groups: Same[IntArray], among: tuple[frozenset[int], ...], base: int, units: tuple[Units, ...]
+    groups: Same[IntArray],
+    among: tuple[frozenset[int], ...],
+    first_device: int,
+    units: tuple[Units, ...],
 ) -> IntArray:
     """(groups,) number of how groups and their members in each set lie on the tiers.
 
@@ -378,17 +387,19 @@ def _placement_of_groups(
         all_groups,
         *(np.where(np.isin(all_groups, list(member_set)), all_groups, -1) for member_set in among),
     )
-    return _row_numbers([_members_in_same_unit(way, base, unit) for way in ways for unit in units])
+    return _row_numbers(
+        [_members_in_same_unit(way, first_device, unit) for way in ways for unit in units]
+    )
 
 
-def _members_in_same_unit(groups: IntArray, base: int, unit: Units) -> IntArray:
+def _members_in_same_unit(groups: IntArray, first_device: int, unit: Units) -> IntArray:
     """(groups, members) number of members in each member's unit, sorted.
 
     Sorted, so that groups which lie the same way have equal rows.
     """
     if not groups.size:
         return groups
-    place = np.sort(np.where(groups < 0, -1, unit.of(groups + base)), axis=1)
+    place = np.sort(np.where(groups < 0, -1, unit.of(groups + first_device)), axis=1)
     if place.min() == place.max():
         return np.zeros_like(place)
     starts_unit = np.ones(place.shape, dtype=np.bool_)

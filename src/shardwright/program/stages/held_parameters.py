@@ -126,11 +126,13 @@ def held_by_families(
     shifted_groups: dict[tuple[int, int, int], DeviceList] = {}
     shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
 
-    def shifted(sums: Sums, row: int, base: int) -> DeviceList:
-        key = (id(sums.groups), row, base)
+    def shifted(sums: Sums, row: int, first_device: int) -> DeviceList:
+        key = (id(sums.groups), row, first_device)
         if key not in shifted_groups:
             members = sums.groups[row]
-            shifted_groups[key] = _interned_group(DeviceList.of(members[members >= 0] + base))
+            shifted_groups[key] = _interned_group(
+                DeviceList.of(members[members >= 0] + first_device)
+            )
         return shifted_groups[key]
 
     for summing in summings:
@@ -238,10 +240,10 @@ def _interned_group(group: DeviceList) -> DeviceList:
     return group
 
 
-def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[GradientShare]:
-    """Contribution of each device, numbered from `base`, to a parameter's gradient by one use.
+def shares_of(place: ParameterPlace, *, first_device: int, length: int) -> list[GradientShare]:
+    """Contribution of each device, from `first_device` on, to a parameter's gradient by one use.
 
-    Devices are counted from `base`.
+    Devices are counted from `first_device`.
 
     Args:
         length: positions of the sequence.
@@ -249,15 +251,15 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Gradient
     # Layers that share a parameter are in several segments: each does other work on the same
     # tokens.
     return device_shares(
-        _parameter_use(place, 0, base),
+        _parameter_use(place, 0, first_device),
         (place.use[0], place.segment.run, place.segment.first, place.operator.name),
         length,
     )
 
 
-def _parameter_use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:
+def _parameter_use(place: ParameterPlace, turn: int, first_device: int) -> ParameterUse:
     """A use of a parameter in the form that `sums_of` takes."""
-    offset, cells = place.stage.base - base, place.segment.cells
+    offset, cells = place.stage.base - first_device, place.segment.cells
     backward = runs_backward(place.operator, without_gradient(place.segment.block))
     return ParameterUse(
         turn=turn,

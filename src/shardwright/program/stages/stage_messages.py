@@ -207,9 +207,9 @@ def edge_messages(
 
 
 @lru_cache(maxsize=8192)
-def counted_from(messages: Messages, base: int) -> Messages:
-    """The messages with `base` as the base of their device numbers."""
-    return replace(messages, base=base)
+def counted_from(messages: Messages, first_device: int) -> Messages:
+    """The messages with their device numbers counted from `first_device`."""
+    return replace(messages, base=first_device)
 
 
 @lru_cache(maxsize=4096)

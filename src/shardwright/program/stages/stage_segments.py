@@ -224,7 +224,10 @@ def _block_cells(
 
 @lru_cache(maxsize=256)
 def _families(
-    cells: tuple[StageCells, ...], base: int, placements: tuple[Placement, ...], unfolded: bool
+    cells: tuple[StageCells, ...],
+    first_device: int,
+    placements: tuple[Placement, ...],
+    unfolded: bool,
 ) -> tuple[tuple[DeviceList, ...], DeviceList]:
     """(families of devices equal in all cells, all devices of a stage), idle devices included.
 
@@ -235,8 +238,8 @@ def _families(
             stage, but run nothing.
     """
     if len(cells) == 1 and not placements:
-        shifted = tuple([family.shifted(base) for family in cells[0].families])
-        return shifted, shifted[0] if len(shifted) == 1 else cells[0].devices.shifted(base)
+        shifted = tuple([family.shifted(first_device) for family in cells[0].families])
+        return shifted, shifted[0] if len(shifted) == 1 else cells[0].devices.shifted(first_device)
     families: list[list[int]]
     if len(cells) == 1:
         families = [list(family) for family in cells[0].families]
@@ -253,7 +256,7 @@ def _families(
     running = {d for family in families for d in family} if placements else set()
     idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - running)
     families += [[d] for d in idle] if unfolded else [idle] * bool(idle)
-    shifted = tuple([DeviceList.of(family).shifted(base) for family in families])
+    shifted = tuple([DeviceList.of(family).shifted(first_device) for family in families])
     return shifted, shifted[0] if len(shifted) == 1 else union(shifted)
 
 

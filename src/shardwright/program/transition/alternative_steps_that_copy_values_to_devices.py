@@ -42,12 +42,12 @@ def copy_alternatives(component: Component, pieces: Sequence[LayoutPiece]) -> li
     if not pieces:
         return [()]
     if not component.collectives:
-        return [_point_to_point(component, pieces)]
+        return [_direct_messages(component, pieces)]
     gathered, ungathered = _all_gathers(component, pieces)
     if not ungathered:
         return [gathered]
     ways = (
-        _point_to_point(component, ungathered),
+        _direct_messages(component, ungathered),
         _broadcasts(component, ungathered),
         _scatter_and_gather(component, ungathered),
     )
@@ -204,8 +204,8 @@ class _Senders:
         return quotas
 
 
-def _point_to_point(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Act, ...]:
-    """Messages from holders to all devices that lack a piece, pieces with few holders first."""
+def _direct_messages(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Act, ...]:
+    """Messages to devices that lack a piece: collectives where they form one, else sends."""
     senders = _Senders(component)
     flows = []
     for piece in sorted(pieces, key=lambda piece: len(piece.full)):
@@ -320,7 +320,7 @@ def _broadcasts(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Ac
             for group, ranges in spans.items()
         ]
     )
-    return (*acts, *(_point_to_point(component, to_single_devices) if to_single_devices else ()))
+    return (*acts, *(_direct_messages(component, to_single_devices) if to_single_devices else ()))
 
 
 def _scatter_and_gather(

@@ -35,28 +35,28 @@ CHOICES: Final = (
 )
 
 
-def guide_html(document: Any) -> str:
+def guide_html(guide_json: Any) -> str:
     """HTML page of a guide, made from its JSON document."""
-    views = [_best_view(document)]
-    views += [_rule_view(document, place) for place in range(len(document["rules"]))]
-    return page_html(document, views, scripts=())
+    views = [_best_view(guide_json)]
+    views += [_rule_view(guide_json, place) for place in range(len(guide_json["rules"]))]
+    return page_html(guide_json, views, scripts=())
 
 
-def _best_view(document: Any) -> View:
+def _best_view(guide_json: Any) -> View:
     """View of the best plan, or of why there is none, with the rules skipped for lack of time."""
     searched = (
         "{/searches:count} plans were searched for this guide."
-        if document["kind"] == "training"
+        if guide_json["kind"] == "training"
         else "{/searches:count} deployments were simulated for this guide, and none was searched."
     )
-    if document["best"]["step_s"] is None:
-        hint = " {/hint}" if document["hint"] else ""
+    if guide_json["best"]["step_s"] is None:
+        hint = " {/hint}" if guide_json["hint"] else ""
         reading = f"No plan fits: {{/best/why}}.{hint}"
     else:
-        unit = "A step takes" if document["kind"] == "training" else "A token takes"
+        unit = "A step takes" if guide_json["kind"] == "training" else "A token takes"
         reading = f"{unit} {{/best/step_s:seconds}} with {{/best/strategy}}. {searched}"
-    if document["skipped"]:
-        names = ", ".join(f"{{/skipped/{place}}}" for place in range(len(document["skipped"])))
+    if guide_json["skipped"]:
+        names = ", ".join(f"{{/skipped/{place}}}" for place in range(len(guide_json["skipped"])))
         reading += f" The time was over before these rules were judged: {names}."
     return View(
         name="best",
@@ -66,9 +66,9 @@ def _best_view(document: Any) -> View:
     )
 
 
-def _rule_view(document: Any, place: int) -> View:
+def _rule_view(guide_json: Any, place: int) -> View:
     """View of the rule at index `place`: statement, any advice, outcome, break-even, and notes."""
-    rule, at = document["rules"][place], f"/rules/{place}"
+    rule, at = guide_json["rules"][place], f"/rules/{place}"
     parts = [f"Rule: {{{at}/statement}}"]
     verdict = rule["verdict"]
     if verdict is not None:
@@ -96,19 +96,19 @@ def _rule_view(document: Any, place: int) -> View:
     )
 
 
-def _append_tables(parent: Element, document: Any, *, at: str, rule: Any) -> None:
+def _append_tables(parent: Element, guide_json: Any, *, at: str, rule: Any) -> None:
     """Append a rule's tables: formulas, other choices of its verdict, sides of its break-even."""
     if rule["formulas"]:
-        append_table(parent, document, f"{at}/formulas", FORMULAS, caption="Formulas")
+        append_table(parent, guide_json, f"{at}/formulas", FORMULAS, caption="Formulas")
     if rule["verdict"] is not None and rule["verdict"]["others"]:
         append_table(
-            parent, document, f"{at}/verdict/others", CHOICES, caption="Other choices, searched"
+            parent, guide_json, f"{at}/verdict/others", CHOICES, caption="Other choices, searched"
         )
     if rule["break_even"] is not None:
         form = FORM_OF_UNIT.get(rule["break_even"]["unit"], "count")
         append_table(
             parent,
-            document,
+            guide_json,
             f"{at}/break_even/sides",
             (
                 Column(field="value", heading=rule["break_even"]["axis"].capitalize(), form=form),

@@ -49,14 +49,14 @@ SCRIPTS: Final = (
 """Files of `report.page.browser`, in the order in which the page embeds them."""
 
 
-def report_views(document: Any) -> list[View]:
+def report_views(report_json: Any) -> list[View]:
     """The views of a report's JSON document, in the order of the page.
 
     Parts that are null have no view.
     """
-    return [view(document) for name, view in VIEWS.items() if document.get(name) is not None]
+    return [view(report_json) for name, view in VIEWS.items() if report_json.get(name) is not None]
 
 
-def report_html(document: Any) -> str:
+def report_html(report_json: Any) -> str:
     """HTML page of a report, made from its JSON document."""
-    return page_html(document, report_views(document), scripts=SCRIPTS)
+    return page_html(report_json, report_views(report_json), scripts=SCRIPTS)

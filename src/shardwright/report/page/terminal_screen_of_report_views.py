@@ -12,16 +12,16 @@ from shardwright.report.page.report_page import report_views
 from shardwright.report.titled_sections import section
 
 
-def render_report(document: Any) -> RenderableType:
+def render_report(report_json: Any) -> RenderableType:
     """The report's views in words: each question, its answer, and the next change."""
-    parts: list[RenderableType] = [Text(document["title"], style="bold")]
-    for view in report_views(document):
+    parts: list[RenderableType] = [Text(report_json["title"], style="bold")]
+    for view in report_views(report_json):
         templates = (view.reading, view.next_change)
-        words = [sentence_text(document, template) for template in templates if template]
+        words = [sentence_text(report_json, template) for template in templates if template]
         parts.append(section(view.question, Text("\n".join(words))))
     return Group(*parts)
 
 
-def report_line(document: Any) -> str:
+def report_line(report_json: Any) -> str:
     """Line of ``--quiet``: title, a tab, and the number of views."""
-    return f"{document['title']}\t{len(report_views(document))} views\n"
+    return f"{report_json['title']}\t{len(report_views(report_json))} views\n"

@@ -292,5 +292,6 @@ def _named_trees(stage: Stage) -> tuple[tuple[str, TreeNode], ...]:
         )
     splits = dict.fromkeys((p.split, p.offset) for p in stage.placements)
     return tuple(
-        (", ".join(names[key]), split_tree(key[0], base=stage.base + key[1])) for key in splits
+        (", ".join(names[key]), split_tree(key[0], first_device=stage.base + key[1]))
+        for key in splits
     )

@@ -30,12 +30,12 @@ class TreeNode:
     children: tuple[TreeNode, ...] = ()
 
 
-def split_tree(split: Split | None, *, base: int = 0) -> TreeNode:
-    """Picture of a split tree whose first device is `base`, with equal children drawn once.
+def split_tree(split: Split | None, *, first_device: int = 0) -> TreeNode:
+    """Picture of a split tree from device `first_device` on, with equal children drawn once.
 
     Children are equal if their weights, subtrees and strides are.
     """
-    return _node(split, np.array([base], np.int64), branch="")
+    return _node(split, np.array([first_device], np.int64), branch="")
 
 
 def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:

@@ -201,7 +201,8 @@ def contributions(problem: Problem, parts: StageParts) -> object:
         (
             key,
             tuple(
-                tuple(shares_of(place, base=parts.base, length=length)) for place in places_of_key
+                tuple(shares_of(place, first_device=parts.base, length=length))
+                for place in places_of_key
             ),
         )
         for key, places_of_key in parameter_places_.items()

@@ -257,12 +257,12 @@ def _plan_around(
     before = (
         ()
         if not first
-        else (stage_of_blocks(problem, first=0, end=first, tree=None, base=stage.base),)
+        else (stage_of_blocks(problem, first=0, end=first, tree=None, first_device=stage.base),)
     )
     after = (
         ()
         if end == blocks
-        else (stage_of_blocks(problem, first=end, end=blocks, tree=None, base=stage.base),)
+        else (stage_of_blocks(problem, first=end, end=blocks, tree=None, first_device=stage.base),)
     )
     lane = Lane(
         name=LANE,

@@ -107,7 +107,9 @@ def price_tree(
     See `price_stage`.
     """
     base = min(device for label_devices in devices for device in label_devices)
-    stage = stage_of_blocks(problem, first=first, end=end, tree=split_on(tree, devices), base=base)
+    stage = stage_of_blocks(
+        problem, first=first, end=end, tree=split_on(tree, devices), first_device=base
+    )
     return price_stage(
         problem,
         stage,

@@ -62,12 +62,12 @@ def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator,
 
 
 def stage_of_blocks(
-    problem: Problem, *, first: int, end: int, tree: Split | None, base: int
+    problem: Problem, *, first: int, end: int, tree: Split | None, first_device: int
 ) -> Stage:
-    """The stage with blocks first .. end - 1, cut by `tree` (None = one device) from `base` on."""
+    """The stage of blocks first .. end - 1, cut by `tree` (None = one device), from a device on."""
     operators = operators_between(problem, first, end)
     return Stage(
         items=items_between(problem, first, end),
-        base=base,
+        base=first_device,
         placements=tree_placements(tree, operators),
     )

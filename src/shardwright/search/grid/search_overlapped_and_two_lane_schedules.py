@@ -13,7 +13,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from shardwright.cost.step.strategy_rank_bytes import step_bytes
+from shardwright.cost.step.strategy_rank_bytes import step_bytes_before_ordering
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.lazily_compiled_dataclass import dataclass
@@ -204,7 +204,10 @@ def _member_bound(
     priced = replace(
         prepared.priced(place), layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp)
     )
-    if memory_bound(problem, rows, step_bytes(problem, grid, priced), lanes=lanes) > capacity:
+    if (
+        memory_bound(problem, rows, step_bytes_before_ordering(problem, grid, priced), lanes=lanes)
+        > capacity
+    ):
         result.infeasible += 1
         return None
     return path_bound(problem, grid, microbatches // lanes, step_costs(problem, grid, priced))

@@ -231,18 +231,18 @@ def joint_step_costs(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> 
 
 
 def _one_split_costs(
-    problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer_row: int
 ) -> StepCosts:
-    """Step costs without recomputation where all ranks have one split."""
+    """Step costs, without recomputation, of a plan whose ranks all have the split `outer_row`."""
     prepared = shaped.prepared
     priced = TableRows(
         layers=prepared.layers,
-        layer_row=int(prepared.layer_row[outer]),
+        layer_row=int(prepared.layer_row[outer_row]),
         meshes=prepared.meshes,
-        mesh_row=int(prepared.mesh_row[outer]),
+        mesh_row=int(prepared.mesh_row[outer_row]),
         layout=layout,
     )
-    return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
+    return step_costs(problem, plan.grids[plan.outers.index(outer_row)], priced)
 
 
 _OF_CHUNKS = (

@@ -135,34 +135,36 @@ def splits_of(
 def _per_block(
     problem: Problem,
     shaped: ShapedSpace,
-    layer: IntArray,
-    mesh: IntArray,
+    layer_rows: IntArray,
+    mesh_rows: IntArray,
     zero: int,
     facts: ProblemNumbers,
 ) -> FloatArray:
     """(rows, blocks, splits) seconds or bytes of one block, by row of `Splits.sums`."""
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
-    result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
+    result = np.zeros((ROWS, costs.forward.shape[0], len(layer_rows)))
     result[FORWARD], result[BACKWARD] = (
-        costs.forward[:, layer],
-        costs.backward[:, layer],
+        costs.forward[:, layer_rows],
+        costs.backward[:, layer_rows],
     )
-    result[SELECTIVE] = costs.selective[:, layer]
-    result[FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
-    result[WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
-    saved = costs.saved[:, :, layer]
+    result[SELECTIVE] = costs.selective[:, layer_rows]
+    result[FULL] = np.where(is_inner, costs.full[:, layer_rows], 0.0)
+    result[WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer_rows]
+    saved = costs.saved[:, :, layer_rows]
     result[SAVED], result[SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
     result[SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
     is_redone: IntArray = chain_of(problem.model).redone.max(axis=0)
-    host = np.where(is_redone[:, None, None] > 0, shaped.prepared.layers.host_bytes[:, :, layer], 0)
+    host = np.where(
+        is_redone[:, None, None] > 0, shaped.prepared.layers.host_bytes[:, :, layer_rows], 0
+    )
     result[HOST_SELECTIVE], result[HOST_FULL] = host[:, 1], host[:, 2]
-    dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
-    frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
+    dense, experts = costs.dense[:, mesh_rows], costs.experts[:, mesh_rows]
+    frozen = costs.frozen[:, mesh_rows] + costs.spread[:, mesh_rows]
     cut, cut_experts = (
-        (costs.shard[mesh], costs.expert_shard[mesh])
+        (costs.shard[mesh_rows], costs.expert_shard[mesh_rows])
         if zero
-        else (np.ones(len(mesh)), np.ones(len(mesh)))
+        else (np.ones(len(mesh_rows)), np.ones(len(mesh_rows)))
     )
     local = dense / cut + experts / cut_experts
     whole = dense + experts
@@ -171,17 +173,19 @@ def _per_block(
         + whole * (facts.gradient_bytes + facts.own_gradient_bytes)
         + local * facts.state_bytes
     )
-    result[UPDATE] = (local * facts.update_bytes + whole * costs.passes[mesh]) / facts.bandwidth
-    result[GATHER] = costs.gather[:, mesh] if zero else 0.0
-    result[REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
+    result[UPDATE] = (
+        local * facts.update_bytes + whole * costs.passes[mesh_rows]
+    ) / facts.bandwidth
+    result[GATHER] = costs.gather[:, mesh_rows] if zero else 0.0
+    result[REDUCE] = costs.reduce[:, mesh_rows] if zero else costs.all_reduce[:, mesh_rows]
     return result
 
 
-def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: ProblemNumbers) -> FloatArray:
-    """(blocks, splits) bytes of a block's parameters and gradients, no states, on one device."""
+def _tied_bytes(shaped: ShapedSpace, mesh_rows: IntArray, facts: ProblemNumbers) -> FloatArray:
+    """(blocks, splits) bytes of a block's parameters and gradients on a device, without states."""
     costs = shaped.costs
-    dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
-    frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
+    dense, experts = costs.dense[:, mesh_rows], costs.experts[:, mesh_rows]
+    frozen = costs.frozen[:, mesh_rows] + costs.spread[:, mesh_rows]
     result: FloatArray = (dense + experts + frozen) * facts.parameter_bytes + (dense + experts) * (
         facts.gradient_bytes + facts.own_gradient_bytes
     )
@@ -235,38 +239,40 @@ def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
 def _fixed_columns(
     problem: Problem,
     shaped: ShapedSpace,
-    layer: IntArray,
-    mesh: IntArray,
+    layer_rows: IntArray,
+    mesh_rows: IntArray,
     pipeline: PipelineShape,
     facts: ProblemNumbers,
 ) -> FloatArray:
     """(splits, columns) quantities of a rank that do not depend on its positions."""
     costs = shaped.costs
-    fixed = np.zeros((len(layer), COLUMNS))
+    fixed = np.zeros((len(layer_rows), COLUMNS))
     tiers = np.array(
         [border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers],
         dtype=np.int64,
     )
-    fixed[:, BORDER] = least_sends(problem, shaped)[layer, tiers]
-    fixed[:, SCALES] = costs.scales[mesh]
+    fixed[:, BORDER] = least_sends(problem, shaped)[layer_rows, tiers]
+    fixed[:, SCALES] = costs.scales[mesh_rows]
     fixed[:, LOGITS], fixed[:, LOGITS_BLOCKS] = (
-        costs.logits[layer],
-        costs.logits_blocks[layer],
+        costs.logits[layer_rows],
+        costs.logits_blocks[layer_rows],
     )
-    fixed[:, END_BYTES] = _end_bytes(problem, costs)[mesh]
-    fixed[:, OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
-    fixed[:, TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
-    fixed[:, SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
+    fixed[:, END_BYTES] = _end_bytes(problem, costs)[mesh_rows]
+    fixed[:, OUTSIDE] = (
+        costs.communicators[mesh_rows] + costs.overlap_buffers[layer_rows] + facts.context
+    )
+    fixed[:, TIED] = costs.tied[1 if pipeline.zero else 0, mesh_rows]
+    fixed[:, SLOWER] = np.clip(costs.slowdown[mesh_rows] - 1.0 - 1e-6, 0.0, 1.0)
     if len(pipeline.outers) > 1:
         fixed[:, BORDER] = least_border(problem, shaped, pipeline.outers)
     if pipeline.is_general:
         fixed[:, TIED] = 0.0
-    cut = costs.shard[mesh] if pipeline.zero else 1.0
+    cut = costs.shard[mesh_rows] if pipeline.zero else 1.0
     each = (
         facts.parameter_bytes
         + facts.gradient_bytes
         + facts.own_gradient_bytes
         + facts.state_bytes / cut
     )
-    fixed[:, COPIED] = costs.copied[:, mesh].max(axis=0) * each
+    fixed[:, COPIED] = costs.copied[:, mesh_rows].max(axis=0) * each
     return fixed

@@ -106,7 +106,7 @@ def find_for_goal(
         raise _infeasible_error(search, last)
     proof = limit_of(left_s(), stop_at=stops.search if stops else None)
     if goal.objective != TIME:
-        own.split_weak_ranges(search.target, proof, say)
+        own.split_weak_device_ranges(search.target, proof, say)
     best = search.best
     assert best is not None
     cells = _proof_intervals(search, last, best, proof) if last is not None else ()

@@ -365,7 +365,7 @@ def idle_workers(run: RunArrays) -> int:
 
 @inner
 def may_begin(run: RunArrays, worker: int) -> float:
-    """Time in seconds at which a worker may begin its next iteration; inf if it cannot."""
+    """Seconds at which a worker may try an iteration, arrivals aside; inf if blocked or full."""
     if run.workers[worker, BLOCKED] or run.workers[worker, UNDER_WAY] >= run.numbers[STAGES]:
         return float(np.inf)
     return float(max(run.begins[worker], run.clock[NOW]))

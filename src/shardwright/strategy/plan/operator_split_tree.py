@@ -55,22 +55,22 @@ class Split:
         return self.parts if isinstance(self.parts, int) else len(self.parts)
 
 
-def devices_of(split: Split | None, base: int = 0) -> tuple[int, ...]:
-    """Devices of all leaves in tree order, where the tree begins at device `base`."""
+def devices_of(split: Split | None, first_device: int = 0) -> tuple[int, ...]:
+    """Devices of all leaves in tree order, where the tree begins at device `first_device`."""
     if split is None:
-        return (base,)
+        return (first_device,)
     if isinstance(split.parts, int):
         assert isinstance(split.step, int)
         return tuple(
             d
             for i in range(split.parts)
-            for d in devices_of(split.children[0], base + i * split.step)
+            for d in devices_of(split.children[0], first_device + i * split.step)
         )
     assert isinstance(split.step, tuple)
     return tuple(
         d
         for child, offset in zip(split.children, split.step, strict=True)
-        for d in devices_of(child, base + offset)
+        for d in devices_of(child, first_device + offset)
     )
 
 

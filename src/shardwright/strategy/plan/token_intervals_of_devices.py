@@ -70,12 +70,12 @@ def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
 
 
 def device_tokens(
-    split: Split | None, *, base: int = 0, region: TokenPiece | None = None
+    split: Split | None, *, first_device: int = 0, region: TokenPiece | None = None
 ) -> Iterator[tuple[int, TokenPiece]]:
     """Yield (device, its part of batch and sequence as fractions) of each leaf, in tree order."""
     region = TokenPiece() if region is None else region
     if split is None:
-        yield base, region
+        yield first_device, region
         return
     weights = split.parts if isinstance(split.parts, tuple) else (1,) * split.parts
     total = sum(weights)
@@ -99,4 +99,4 @@ def device_tokens(
     else:
         cuts = [region] * len(weights)
     for child, step, part in zip(children, steps, cuts, strict=True):
-        yield from device_tokens(child, base=base + step, region=part)
+        yield from device_tokens(child, first_device=first_device + step, region=part)

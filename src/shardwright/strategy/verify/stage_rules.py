@@ -163,8 +163,8 @@ def _expert_set_violations(
         return
     if max(num_leaves(expert.split), num_leaves(dense.split)) > MAX_LISTED:
         return
-    owned = dict(device_tokens(dense.split, base=dense.offset))
-    served = dict(device_tokens(expert.split, base=expert.offset))
+    owned = dict(device_tokens(dense.split, first_device=dense.offset))
+    served = dict(device_tokens(expert.split, first_device=expert.offset))
     if owned.keys() == served.keys() and not all(
         owned[device].inside(served[device]) for device in owned
     ):

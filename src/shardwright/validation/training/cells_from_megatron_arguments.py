@@ -214,8 +214,8 @@ def _deepseek_v3_config(
 ) -> dict[str, Any]:
     """Hugging Face configuration of a DeepSeek-V3 decoder; `num_dense_layers` dense layers."""
 
-    def count(name: str, default: int) -> int:
-        """Whole number of an argument, or the default where it is absent."""
+    def count_or_default(name: str, default: int) -> int:
+        """Whole number of an argument; `default` if it is absent or is no whole number."""
         number = whole_number(arguments.get(name, ""))
         return default if number is None else number
 
@@ -228,18 +228,18 @@ def _deepseek_v3_config(
         "num_attention_heads": row.heads,
         "num_key_value_heads": row.heads,
         "vocab_size": row.vocab,
-        "q_lora_rank": count("q-lora-rank", 0) or None,
-        "kv_lora_rank": count("kv-lora-rank", 512),
-        "qk_nope_head_dim": count("qk-head-dim", 128),
-        "qk_rope_head_dim": count("qk-pos-emb-head-dim", 64),
-        "v_head_dim": count("v-head-dim", 128),
+        "q_lora_rank": count_or_default("q-lora-rank", 0) or None,
+        "kv_lora_rank": count_or_default("kv-lora-rank", 512),
+        "qk_nope_head_dim": count_or_default("qk-head-dim", 128),
+        "qk_rope_head_dim": count_or_default("qk-pos-emb-head-dim", 64),
+        "v_head_dim": count_or_default("v-head-dim", 128),
         "n_routed_experts": row.experts,
         "num_experts_per_tok": row.topk,
         "moe_intermediate_size": width,
         "n_shared_experts": (row.shared_ffn or 0) // width if width else 0,
-        "n_group": count("moe-router-num-groups", 1),
-        "topk_group": count("moe-router-group-topk", 1),
+        "n_group": count_or_default("moe-router-num-groups", 1),
+        "topk_group": count_or_default("moe-router-group-topk", 1),
         "first_k_dense_replace": num_dense_layers,
-        "num_nextn_predict_layers": count("mtp-num-layers", 0),
+        "num_nextn_predict_layers": count_or_default("mtp-num-layers", 0),
         "tie_word_embeddings": "untie-embeddings-and-output-weights" not in arguments,
     }

@@ -15,7 +15,7 @@ from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import 
     BEFORE,
     LAYER,
     LayerPattern,
-    part_block_counts,
+    block_counts_of_parts,
     pattern_of,
 )
 from tests.search.mixed.members import KINDS, chain_model
@@ -38,7 +38,7 @@ def test_patterns_of_known_models(model: str, pattern: LayerPattern) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_parts_make_up_the_model_and_every_unit_is_alike(seed: int, kind: str) -> None:
     model = chain_model(random.Random(seed), kind=kind)
-    pattern, counts, chain = pattern_of(model), part_block_counts(model), chain_of(model)
+    pattern, counts, chain = pattern_of(model), block_counts_of_parts(model), chain_of(model)
     assert (
         (counts[BEFORE] + pattern.units * counts[LAYER] + counts[AFTER]) == chain.counts.sum(axis=0)
     ).all()

@@ -11,7 +11,7 @@ YOUNG = "Young 1974; Daly 2006, a higher order estimate of the optimum checkpoin
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Formulas: seconds between failures, seconds of a checkpoint, best interval, lost share."""
+    """Training formulas: seconds between failures, of a checkpoint, best interval; lost share."""
     prediction = facts.best.prediction
     devices = facts.devices if prediction is None else prediction.devices
     job = job_reliability(facts.problem.cluster, devices=devices)

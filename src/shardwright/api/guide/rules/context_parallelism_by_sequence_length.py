@@ -20,7 +20,7 @@ STEPS: Final[tuple[tuple[int, str, Choices], ...]] = (
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of the table's row for the sequence length; question from which length CP is best."""
+    """Training advice of CP by sequence length; asks from which length CP is best."""
     words, pins = next((w, p) for most, w, p in STEPS if facts.request.seq_len <= most)
     return Advice(
         words=words,

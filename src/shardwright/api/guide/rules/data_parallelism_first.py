@@ -10,7 +10,7 @@ from shardwright.api.guide.rules.plan_properties import splits_model
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of data parallelism alone, with a sharded optimizer."""
+    """Training advice of data parallelism alone (TP, CP, PP 1), with a sharded optimizer."""
     sharded = tuple(stage for stage in facts.problem.runtime.zero_stages if stage)
     return Advice(
         words="Use data parallelism alone, with a sharded optimizer.",

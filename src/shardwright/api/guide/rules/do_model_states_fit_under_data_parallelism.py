@@ -14,7 +14,7 @@ ESTIMATOR = "Megatron Bridge, memory estimator (docs.nvidia.com)"
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Formulas of the states' bytes; advice of plain data parallelism where they fit one device."""
+    """Training formulas of state bytes; advises plain data parallelism if states fit one device."""
     fits_one = facts.unsharded_bytes <= facts.usable_bytes
     single = (pin("tp", 1), pin("cp", 1), pin("pp", 1), pin("zero", 0))
     expert = (pin("ep", 1),) if facts.experts else ()

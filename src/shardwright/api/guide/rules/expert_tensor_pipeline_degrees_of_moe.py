@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import pin, pow
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of TP 1 or 2 and the two largest EP up to 64; no EP or TP from 4 as other choices."""
+    """Training advice of TP 1 or 2 and the two largest EP up to 64; others: no EP, TP from 4."""
     widest = [ep for ep in powers_of_two(2, 64) if facts.experts % ep == 0 and ep <= facts.devices]
     widest = widest[-2:] or [1]
     return Advice(

@@ -10,7 +10,7 @@ from shardwright.search.search_request import Choices
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of EP up to the domain with TP 1; EP across domains as another choice."""
+    """Training advice of EP up to the scale-up domain with TP 1; EP across domains as others."""
     divisors = [ep for ep in powers_of_two(1, facts.devices) if facts.experts % ep == 0]
     inside = [ep for ep in divisors if ep <= facts.island]
     across = [ep for ep in divisors if ep > facts.island]

@@ -11,7 +11,7 @@ from shardwright.units import format_percent
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """The best plan's degrees on twice the devices, against a new search."""
+    """Training advice of the best plan's degrees on twice the devices; notes a search's gain."""
     try:
         request = request_at(facts.request, AXES[DEVICES], 2 * facts.devices, {})
     except ShardwrightError as error:

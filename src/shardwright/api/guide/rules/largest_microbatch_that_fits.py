@@ -18,7 +18,7 @@ SIZES: Final = (1, 2, 4, 8)
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of the largest microbatch of 1, 2, 4 and 8 that fits; with a pipeline the smallest."""
+    """Training advice of the largest microbatch of 1, 2, 4, 8 that fits; with PP the smallest."""
     requests = {size: with_pins(facts.request, (pin("mbs", size),)) for size in SIZES}
     fitting = [
         size

@@ -10,7 +10,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import BRIDGE, 
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice to offload optimizer states if the host link makes copying beat recomputing."""
+    """Training advice of offloaded optimizer states if copying activations beats recomputing."""
     host = facts.problem.cluster.node.host.pcie.bandwidth
     needed = formula(
         "host link from which copying a layer's activations both ways is faster than recomputing",

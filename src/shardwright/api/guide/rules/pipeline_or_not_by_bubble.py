@@ -27,7 +27,7 @@ def pipelined_plan(facts: RequestFacts) -> BestPlan | None:
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Bubble formulas of the best pipelined plan; advises PP unless (p - 1) / (v m) > 0.1."""
+    """Training advice of PP unless the best PP plan's bubble (p - 1) / (v m) is above 0.1."""
     plan = pipelined_plan(facts)
     if plan is None or plan.grid is None or plan.prediction is None:
         return Advice(notes=("No plan with a pipeline fits.",))

@@ -13,7 +13,7 @@ def used_devices(facts: RequestFacts) -> int:
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice to use the largest power of two of the devices of each domain."""
+    """Training advice to use the largest power of two of each domain's devices."""
     used = used_devices(facts)
     return Advice(
         words=f"Use {used:,} of the {facts.devices:,} devices.",

@@ -9,7 +9,7 @@ from shardwright.search.search_request import Choices
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice to recompute latent attention's up projections, else the experts' activations."""
+    """Training advice to recompute latent attention's up projections, else expert activations."""
     latent = facts.has_latent_attention
     first = "recompute_mla" if latent else "recompute_moe_act"
     others: list[tuple[str, Choices]] = [

@@ -13,7 +13,7 @@ KORTHIKANTI = "Korthikanti et al. 2022, Reducing Activation Recomputation, table
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of no recomputation; all layers or the attention core alone as other choices."""
+    """Training advice of no recomputation; all layers, or attention alone, as other choices."""
     grid = facts.grid
     sizes = (
         symbol("s", "tokens of a device's part of a sequence", facts.request.seq_len // grid.cp),

@@ -13,7 +13,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import ML_ENGIN
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of Ulysses over gcd(CP, key heads) at the best plan's CP or at CP 2; else a ring."""
+    """Training advice of Ulysses over gcd(CP, key heads) at the best plan's CP or 2, or a ring."""
     degree = facts.grid.cp if facts.grid.cp > 1 else 2
     heads = facts.counts.kv_heads
     ulysses = gcd(degree, heads)

@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import pin
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of four times the CP degree for sequences four times as long, tokens a step equal."""
+    """Training advice of 4 x the CP degree for sequences 4 x as long, tokens a step equal."""
     request = request_of_length(facts.request, 4 * facts.request.seq_len)
     grid = facts.grid
     tensor, pipeline = pin("tp", grid.tp), pin("pp", grid.pp)

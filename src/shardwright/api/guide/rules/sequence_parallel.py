@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import BRIDGE, 
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Sequence parallelism on, against off, at the best plan's degree or at TP 2."""
+    """Training advice of sequence parallelism on, against off, at the best plan's TP or at TP 2."""
     degree = facts.grid.tp if facts.grid.tp > 1 else 2
     return Advice(
         words=f"With TP {degree}: sequence parallelism on.",

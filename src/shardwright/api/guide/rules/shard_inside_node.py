@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import ML_ENGIN
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of ZeRO-3 inside a domain; ZeRO-3 over all devices and ZeRO-1 as other choices."""
+    """Training advice of ZeRO-3 inside a domain; ZeRO-3 over all devices and ZeRO-1 as others."""
     full = pin("zero", 3)
     return Advice(
         words=f"ZeRO-3 inside groups of {facts.island:,}, and replicas across them (HSDP).",

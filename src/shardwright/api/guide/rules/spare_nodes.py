@@ -23,7 +23,7 @@ TRACE: Final = (
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Formulas: mean nodes in repair at once, and spares that suffice 99 % of the time."""
+    """Training formulas: mean nodes in repair at once, and spares that suffice 99 % of the time."""
     cluster = facts.problem.cluster
     job = job_reliability(cluster, devices=facts.devices)
     rate = job.failures_per_hour.value / facts.devices

@@ -24,7 +24,7 @@ STARTS: Final[tuple[tuple[float, str, Choices], ...]] = (
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of the usual table's row for the model's size."""
+    """Training advice of TP, PP and CP to start from, by the model's number of parameters."""
     words, pins = next((w, p) for most, w, p in STARTS if facts.parameters < most)
     return Advice(words=words, pins=pins)
 

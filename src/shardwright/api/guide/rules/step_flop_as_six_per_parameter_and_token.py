@@ -10,7 +10,7 @@ KAPLAN = "Kaplan et al. 2020, Scaling Laws, table 1"
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Formulas: FLOP of a step, its seconds at peak, and the best plan's share of the peak."""
+    """Training formulas: FLOP of a step, its seconds at peak, the best plan's share of the peak."""
     prediction = facts.best.prediction
     work = (
         symbol("A", "parameters that a token uses", facts.active_parameters),

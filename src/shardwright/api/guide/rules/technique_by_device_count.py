@@ -22,7 +22,7 @@ LARGE: Final = 1024
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of ZeRO alone below 512 devices, TP from 512 devices, TP with PP from 1,024."""
+    """Training advice of ZeRO alone below 512 devices, TP from 512, TP with PP from 1,024."""
     most = min(facts.island, 8)
     stages = facts.problem.runtime.zero_stages
     last = max(stages)

@@ -24,7 +24,7 @@ WIDEST: Final = 32
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Any tensor-parallel degree up to the domain; TP 8 at most and twice the domain as others."""
+    """Training advice of any TP up to the domain; TP 8 at most, and twice the domain, as others."""
     inside = powers_of_two(1, min(facts.island, facts.devices))
     usual, across = min(inside[-1], USUAL), 2 * inside[-1]
     others = [(f"TP {usual}", (pin("tp", usual),))]

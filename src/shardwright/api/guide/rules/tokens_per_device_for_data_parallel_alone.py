@@ -17,7 +17,7 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Sharded data parallelism where each device has enough tokens, else tensor parallelism."""
+    """Training advice of sharded data parallelism if each device has enough tokens, else of TP."""
     needed = critical_tokens(facts)
     own = facts.tokens / facts.devices
     alone = data_parallel_pins(zero=(max(facts.problem.runtime.zero_stages),))

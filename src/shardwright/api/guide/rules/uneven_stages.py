@@ -11,7 +11,7 @@ from shardwright.api.guide.rules.pipeline_or_not_by_bubble import pipelined_plan
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """One layer less at both ends, where the other stages can then have equally many."""
+    """Training advice of one layer less at both ends if the other stages then have equally many."""
     plan = pipelined_plan(facts)
     if plan is None or plan.grid is None:
         return Advice(notes=("No plan with a pipeline fits.",))

@@ -11,7 +11,7 @@ from shardwright.api.guide.rules.pipeline_or_not_by_bubble import pipelined_plan
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of 1 virtual stage from 8 microbatches a stage on, else one for each layer."""
+    """Training advice of 1 virtual stage from 8 microbatches a stage on, else one for a layer."""
     plan = pipelined_plan(facts)
     if plan is None or plan.grid is None:
         return Advice(notes=("No plan with a pipeline fits.",))

@@ -15,7 +15,7 @@ LARGE: Final = 30e9
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Advice of TP 8; TP 4 with PP 2, and TP 4 alone, as other choices."""
+    """Training advice of TP 8; others: TP 4 with PP 2, TP 4. Asks from which batch TP 8 is best."""
     return Advice(
         words=f"TP {NODE}.",
         pins=(pin("tp", NODE),),

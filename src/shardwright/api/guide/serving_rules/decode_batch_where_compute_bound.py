@@ -23,7 +23,7 @@ LOADS: Final = (1, 4, 16, 64, 256, 1024)
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Formula of the batch that is bound by computation; simulated tokens/s at several loads."""
+    """Serving formula of the compute-bound decode batch; notes simulated tokens/s at some loads."""
     symbols = (
         symbol("C", "peak FLOP/s of a device in the format of the products", facts.peak_flops),
         symbol("w", "bytes of a weight", facts.weight_bytes),

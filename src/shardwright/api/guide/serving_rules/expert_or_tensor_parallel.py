@@ -8,7 +8,7 @@ from shardwright.api.guide.serving_rules.better_of_two_questions import load_que
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Advice of TP for the experts below 8 requests an expert, and of EP from there on."""
+    """Serving advice of TP for the experts below 8 requests in flight an expert, else of EP."""
     width = min(facts.island, facts.devices, 8)
     count = facts.devices // width
     tensor = f"agg {count}x(tp{width})"

@@ -8,7 +8,7 @@ from shardwright.api.guide.serving_rules.better_of_two_questions import load_que
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Replicas of the least TP that fits, against TP over a whole domain."""
+    """Serving advice of replicas of the least TP that fits, against TP over a whole domain."""
     width = facts.smallest_width
     if not width:
         return ServingAdvice(notes=("With no TP degree do the weights and a request fit.",))

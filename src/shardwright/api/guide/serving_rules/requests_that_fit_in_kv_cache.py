@@ -8,7 +8,7 @@ from shardwright.api.guide.serving_rule_and_advice_classes import ServingAdvice,
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Formula of the full requests that a device's cache holds under the best deployment."""
+    """Serving formula of full-length requests in a device's KV cache under the best deployment."""
     best = facts.best
     if best.answer is None:
         return ServingAdvice(notes=(f"No deployment fits: {best.why}.",))

@@ -8,7 +8,7 @@ from shardwright.api.guide.serving_rules.better_of_two_questions import load_que
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Advice of DP attention with EP over up to 8 devices of a domain, against TP there."""
+    """Serving advice of DP attention with EP over up to 8 devices of a domain, against TP there."""
     width = min(facts.island, facts.devices, 8)
     count = facts.devices // width
     data, tensor = f"agg {count}x(dpa{width} ep{width})", f"agg {count}x(tp{width})"

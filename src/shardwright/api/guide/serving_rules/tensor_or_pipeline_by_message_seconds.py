@@ -14,7 +14,7 @@ FAST_LINK: Final = 100e9
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Seconds that a prompt's messages take with TP and with PP, at the least width that fits."""
+    """Serving formulas of a prompt's message seconds with TP and with PP, at the least width."""
     width = min(max(facts.smallest_width, 2), facts.devices)
     link = facts.problem.cluster.node.scale_up.achieved
     shared = (

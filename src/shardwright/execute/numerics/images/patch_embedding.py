@@ -46,7 +46,7 @@ class PatchEmbedding:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Project patches and add position rows and the class token.
+        """Project patches, add position rows, and the class token to the zero patch at position 0.
 
         See `Numerics`.
 

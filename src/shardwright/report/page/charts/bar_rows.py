@@ -26,9 +26,9 @@ class BarRow:
     description: str
 
 
-def append_bar_rows(parent: Element, document: Any, rows: Sequence[BarRow]) -> None:
+def append_bar_rows(parent: Element, report_json: Any, rows: Sequence[BarRow]) -> None:
     """Append a label and a bar for each row; segment `k` from 0 has the colour ``--series-k``."""
     for row in rows:
         group = SubElement(parent, "div", {"class": "bar-row"})
-        append_sentence(SubElement(group, "p"), document, row.label)
+        append_sentence(SubElement(group, "p"), report_json, row.label)
         append_share_bar(group, row.lengths, description=row.description)

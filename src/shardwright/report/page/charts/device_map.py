@@ -21,7 +21,7 @@ _OTHERS: Final = "map-other"
 _SELF: Final = "map-self"
 
 
-def append_device_map(parent: Element, document: Any, pointer: str, *, description: str) -> None:
+def append_device_map(parent: Element, report_json: Any, pointer: str, *, description: str) -> None:
     """Append an SVG map of devices, with data (`view_data.communication_groups`) at a pointer.
 
     A cell is a device, or a node of a large cluster. It has the colour of the first kind of
@@ -31,7 +31,7 @@ def append_device_map(parent: Element, document: Any, pointer: str, *, descripti
     Args:
         description: words for readers that do not see the chart.
     """
-    groups = value_at(document, pointer)
+    groups = value_at(report_json, pointer)
     figure = SubElement(parent, "figure", {"data-chart": "devices", "data-source": pointer})
     cells = _cell_classes(groups)
     columns = next((columns for most, columns in _COLUMNS if len(cells) <= most), 128)
@@ -51,13 +51,13 @@ def append_device_map(parent: Element, document: Any, pointer: str, *, descripti
     gaps = "".join(f"M{10 * column - 0.5:g} 0v{10 * lines}" for column in range(1, columns))
     SubElement(svg, "path", {"class": "map-gap", "d": gaps})
     kinds = range(len(groups["kinds"]))
-    append_legend(figure, document, [f"{pointer}/kinds/{kind}" for kind in kinds])
+    append_legend(figure, report_json, [f"{pointer}/kinds/{kind}" for kind in kinds])
     note = SubElement(figure[-1], "span", {"class": "legend-entry map-note"})
     shown = f"{pointer}/classes/{groups['shown']}"
     what = "a device" if _has_device_cells(groups) else "a node"
     append_sentence(
         note,
-        document,
+        report_json,
         f"Each square is {what}, in the order of device numbers. Colours: the groups of device"
         f" {{{shown}/devices/first}}, {{{shown}/stage}}.",
     )

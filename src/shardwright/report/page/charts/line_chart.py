@@ -25,7 +25,7 @@ HEIGHT: Final = 300
 
 
 def append_line_chart(
-    parent: Element, document: Any, pointer: str, *, description: str, height: int = HEIGHT
+    parent: Element, report_json: Any, pointer: str, *, description: str, height: int = HEIGHT
 ) -> None:
     """Append the line chart whose data (`view_data.line_chart_data.LineChart`) is at a pointer.
 
@@ -35,13 +35,13 @@ def append_line_chart(
     Args:
         description: words for readers that do not see the chart.
     """
-    chart = value_at(document, pointer)
+    chart = value_at(report_json, pointer)
     attributes = {"data-chart": "line", "data-source": pointer}
     figure = SubElement(parent, "figure", attributes)
     area = append_plot_area(figure, height=height, description=description)
     x, y = chart["x"], chart["y"]
-    append_vertical_axis(area, document, f"{pointer}/y", places=places_on_axis(y, y["ticks"]))
-    append_horizontal_axis(area, document, f"{pointer}/x", places=places_on_axis(x, x["ticks"]))
+    append_vertical_axis(area, report_json, f"{pointer}/y", places=places_on_axis(y, y["ticks"]))
+    append_horizontal_axis(area, report_json, f"{pointer}/x", places=places_on_axis(x, x["ticks"]))
     across = places_on_axis(x, x["values"])
     for number, series in enumerate(chart["series"]):
         for run in _runs(series["values"]):
@@ -56,15 +56,15 @@ def append_line_chart(
         append_mark(area.drawing, place=place)
     append_legend(
         figure,
-        document,
+        report_json,
         [f"{pointer}/series/{k}/name" for k in range(len(chart["series"]))],
         marks_name=f"{pointer}/marks_name" if chart["marks"] else "",
     )
 
 
-def append_line_table(parent: Element, document: Any, pointer: str, *, caption: str) -> Element:
+def append_line_table(parent: Element, report_json: Any, pointer: str, *, caption: str) -> Element:
     """Append the table of a line chart: a row for each position, a column for each series."""
-    chart = value_at(document, pointer)
+    chart = value_at(report_json, pointer)
     columns = [
         ArrayColumn(
             values=f"{pointer}/x/values", heading=f"{pointer}/x/name", form=chart["x"]["form"]
@@ -79,7 +79,7 @@ def append_line_table(parent: Element, document: Any, pointer: str, *, caption: 
             for number in range(len(chart["series"]))
         ),
     ]
-    return append_array_table(parent, document, columns, caption=caption)
+    return append_array_table(parent, report_json, columns, caption=caption)
 
 
 def places_on_axis(axis: Any, values: Sequence[float]) -> list[float]:

@@ -45,14 +45,14 @@ def append_plot_area(parent: Element, *, height: int, description: str) -> PlotA
 
 
 def append_vertical_axis(
-    area: PlotArea, document: Any, pointer: str, *, places: Sequence[float]
+    area: PlotArea, report_json: Any, pointer: str, *, places: Sequence[float]
 ) -> None:
     """Append the name, ticks and grid lines of the vertical axis at a pointer.
 
     Args:
         places: height of each tick above the lower edge, as a fraction of the area.
     """
-    _append_axis_name(area, document, f"{pointer}/name", {"x": "-60", "y": "-10"})
+    _append_axis_name(area, report_json, f"{pointer}/name", {"x": "-60", "y": "-10"})
     for number, place in enumerate(places):
         level = f"{100.0 * (1.0 - place):.2f}%"
         SubElement(
@@ -61,12 +61,12 @@ def append_vertical_axis(
             {"class": "grid", "x1": "0", "x2": "100%", "y1": level, "y2": level},
         )
         style = {"x": "-6", "y": level, "dy": "4", "text-anchor": "end"}
-        form = value_at(document, f"{pointer}/form")
-        append_value(area.labels, document, f"{pointer}/ticks/{number}", form, style)
+        form = value_at(report_json, f"{pointer}/form")
+        append_value(area.labels, report_json, f"{pointer}/ticks/{number}", form, style)
 
 
 def append_horizontal_axis(
-    area: PlotArea, document: Any, pointer: str, *, places: Sequence[float]
+    area: PlotArea, report_json: Any, pointer: str, *, places: Sequence[float]
 ) -> None:
     """Append the name and ticks of the horizontal axis at a pointer.
 
@@ -76,18 +76,18 @@ def append_horizontal_axis(
     for number, place in enumerate(places):
         anchor = "start" if place < 0.02 else "end" if place > 0.98 else "middle"
         style = {"x": f"{100.0 * place:.2f}%", "y": "100%", "dy": "16", "text-anchor": anchor}
-        form = value_at(document, f"{pointer}/form")
-        append_value(area.labels, document, f"{pointer}/ticks/{number}", form, style)
+        form = value_at(report_json, f"{pointer}/form")
+        append_value(area.labels, report_json, f"{pointer}/ticks/{number}", form, style)
     style = {"x": "100%", "y": "100%", "dy": "32", "text-anchor": "end"}
-    _append_axis_name(area, document, f"{pointer}/name", style)
+    _append_axis_name(area, report_json, f"{pointer}/name", style)
 
 
 def append_value(
-    parent: Element, document: Any, pointer: str, form: str, attributes: dict[str, str]
+    parent: Element, report_json: Any, pointer: str, form: str, attributes: dict[str, str]
 ) -> None:
     """Append the SVG text of the value at a pointer, in a format."""
     label = SubElement(parent, "text", {"data-leaf": pointer, "data-form": form, **attributes})
-    label.text = formatted(value_at(document, pointer), form)
+    label.text = formatted(value_at(report_json, pointer), form)
 
 
 def append_line_label(area: PlotArea, words: str, *, place: float) -> None:
@@ -102,8 +102,8 @@ def append_line_label(area: PlotArea, words: str, *, place: float) -> None:
 
 
 def _append_axis_name(
-    area: PlotArea, document: Any, pointer: str, attributes: dict[str, str]
+    area: PlotArea, report_json: Any, pointer: str, attributes: dict[str, str]
 ) -> None:
     """Append the name of an axis in the colour of notes."""
     style = {"class": "axis-name", "data-leaf": pointer, "data-form": "text", **attributes}
-    SubElement(area.labels, "text", style).text = formatted(value_at(document, pointer), "text")
+    SubElement(area.labels, "text", style).text = formatted(value_at(report_json, pointer), "text")

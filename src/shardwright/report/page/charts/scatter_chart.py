@@ -25,7 +25,7 @@ HEIGHT: Final = 420
 
 def append_scatter_chart(
     parent: Element,
-    document: Any,
+    report_json: Any,
     pointer: str,
     *,
     description: str,
@@ -44,15 +44,15 @@ def append_scatter_chart(
         line: words of the legend that name the line; empty where there is none.
         shared: JSON pointer of words that belong to the label of each point; empty = none.
     """
-    chart = value_at(document, pointer)
+    chart = value_at(report_json, pointer)
     view, _, name = pointer.rpartition("/")
     attributes = {"data-chart": "scatter", "data-source": view, "data-name": name}
     attributes |= {"data-shared": shared, "data-limit": limit}
     figure = SubElement(parent, "figure", attributes)
     area = append_plot_area(figure, height=HEIGHT, description=description)
     x, y, points = chart["x"], chart["y"], chart["points"]
-    append_vertical_axis(area, document, f"{pointer}/y", places=places_on_axis(y, y["ticks"]))
-    append_horizontal_axis(area, document, f"{pointer}/x", places=places_on_axis(x, x["ticks"]))
+    append_vertical_axis(area, report_json, f"{pointer}/y", places=places_on_axis(y, y["ticks"]))
+    append_horizontal_axis(area, report_json, f"{pointer}/x", places=places_on_axis(x, x["ticks"]))
     across, heights = places_on_axis(x, points["x"]), places_on_axis(y, points["y"])
     for number, group in enumerate(chart["groups"]):
         places = [place for place, of in enumerate(points["group"]) if of == number]
@@ -75,7 +75,7 @@ def append_scatter_chart(
         level = places_on_axis(y, [chart["limit"]])[0]
         append_limit_line(area.drawing, level=level)
         append_line_label(area, limit, place=level)
-    _append_legend(figure, document, pointer, line=line)
+    _append_legend(figure, report_json, pointer, line=line)
     SubElement(
         SubElement(figure, "noscript"), "p", {"class": "note"}
     ).text = (
@@ -93,15 +93,15 @@ def _place(left: float, height: float) -> str:
     return f"M{UNITS * left:.0f} {UNITS * (1.0 - height):.0f}"
 
 
-def _append_legend(figure: Element, document: Any, pointer: str, *, line: str) -> None:
+def _append_legend(figure: Element, report_json: Any, pointer: str, *, line: str) -> None:
     """Append a swatch and a name for each group that has points, and for the line."""
-    chart = value_at(document, pointer)
+    chart = value_at(report_json, pointer)
     legend = SubElement(figure, "figcaption", {"class": "legend"})
     present = set(chart["points"]["group"])
     for number, group in enumerate(chart["groups"]):
         if number in present:
             name = f"{pointer}/groups/{number}/name"
-            append_swatch_entry(legend, document, name, number=group["series"])
+            append_swatch_entry(legend, report_json, name, number=group["series"])
     if line and chart["line"]:
         entry = SubElement(legend, "span", {"class": "legend-entry"})
         SubElement(entry, "span", {"class": "swatch front-swatch", "aria-hidden": "true"})

@@ -11,7 +11,7 @@ from shardwright.report.page.markup.series_swatch import append_swatch
 
 
 def append_legend(
-    parent: Element, document: Any, names: Sequence[str], *, marks_name: str = ""
+    parent: Element, report_json: Any, names: Sequence[str], *, marks_name: str = ""
 ) -> None:
     """Append a legend: a series for each JSON pointer to a name, and one of marks if `marks_name`.
 
@@ -21,18 +21,18 @@ def append_legend(
     """
     legend = SubElement(parent, "figcaption", {"class": "legend"})
     for number, pointer in enumerate(names):
-        append_swatch_entry(legend, document, pointer, number=number)
+        append_swatch_entry(legend, report_json, pointer, number=number)
     if marks_name:
         entry = SubElement(legend, "span", {"class": "legend-entry"})
         SubElement(entry, "span", {"class": "swatch mark-swatch", "aria-hidden": "true"})
-        value_element(entry, document, marks_name)
+        value_element(entry, report_json, marks_name)
 
 
-def append_swatch_entry(legend: Element, document: Any, pointer: str, *, number: int) -> None:
+def append_swatch_entry(legend: Element, report_json: Any, pointer: str, *, number: int) -> None:
     """Append the entry of series `number`, whose name is at a JSON pointer."""
     entry = SubElement(legend, "span", {"class": "legend-entry"})
     append_swatch(entry, number=number)
-    value_element(entry, document, pointer)
+    value_element(entry, report_json, pointer)
 
 
 def append_limit_entry(legend: Element, name: str) -> None:

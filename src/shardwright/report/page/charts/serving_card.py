@@ -8,12 +8,12 @@ from xml.etree.ElementTree import Element
 from shardwright.report.page.markup.quantity_card import append_card, append_figure
 
 
-def append_serving_card(parent: Element, document: Any) -> None:
+def append_serving_card(parent: Element, report_json: Any) -> None:
     """Append a deployment's card: tokens a second, median latencies, fullest KV cache, energy."""
-    serving = document["serving"]
+    serving = report_json["serving"]
     figures = append_card(
         parent,
-        document,
+        report_json,
         "{/serving/model} on {/serving/cluster}",
         lines=("{/serving/engine}", "{/serving/deployment}"),
     )
@@ -26,7 +26,7 @@ def append_serving_card(parent: Element, document: Any) -> None:
         shares.append("{/serving/tokens_per_s_per_user:number} for each user")
     append_figure(
         figures,
-        document,
+        report_json,
         "Tokens a second",
         "{/serving/tokens_per_s:short_count}",
         ", ".join(shares),
@@ -36,7 +36,7 @@ def append_serving_card(parent: Element, document: Any) -> None:
             at = f"/serving/latencies/{number}"
             append_figure(
                 figures,
-                document,
+                report_json,
                 latency["name"].capitalize(),
                 f"{{{at}/p50_s:seconds}}",
                 f"in the median; one request in a hundred takes longer than {{{at}/p99_s:seconds}}",
@@ -44,7 +44,7 @@ def append_serving_card(parent: Element, document: Any) -> None:
     fullest = max(range(len(serving["pools"])), key=lambda k: serving["pools"][k]["cache_used"])
     append_figure(
         figures,
-        document,
+        report_json,
         "KV cache",
         f"{{/serving/pools/{fullest}/cache_used:percent}}",
         "in use at most"
@@ -53,7 +53,7 @@ def append_serving_card(parent: Element, document: Any) -> None:
     if serving["joules_per_token"] is not None:
         append_figure(
             figures,
-            document,
+            report_json,
             "Energy",
             "{/serving/joules_per_token:number} J",
             "a token at most, at the devices' power limits",

@@ -42,7 +42,7 @@ class StackedBar:
 
 def append_stacked_bars(
     parent: Element,
-    document: Any,
+    report_json: Any,
     axis_pointer: str,
     bars: Sequence[StackedBar],
     *,
@@ -59,8 +59,10 @@ def append_stacked_bars(
     """
     figure = SubElement(parent, "figure")
     area = append_plot_area(figure, height=HEIGHT, description=description)
-    axis = value_at(document, axis_pointer)
-    append_vertical_axis(area, document, axis_pointer, places=places_on_axis(axis, axis["ticks"]))
+    axis = value_at(report_json, axis_pointer)
+    append_vertical_axis(
+        area, report_json, axis_pointer, places=places_on_axis(axis, axis["ticks"])
+    )
     slot = UNITS / len(bars)
     width = min(0.7 * slot, _WIDEST)
     stride = -(-len(bars) // MOST_LABELS)
@@ -69,10 +71,10 @@ def append_stacked_bars(
         _append_bar(area.drawing, axis, bar, left=middle - width / 2, width=width, slot=slot)
         if number % stride == 0:
             style = {"x": f"{middle / 10:.2f}%", "y": "100%", "dy": "16", "text-anchor": "middle"}
-            append_value(area.labels, document, bar.name, "text", style)
+            append_value(area.labels, report_json, bar.name, "text", style)
     legend = SubElement(figure, "figcaption", {"class": "legend"})
     for number, pointer in enumerate(items):
-        append_swatch_entry(legend, document, pointer, number=number)
+        append_swatch_entry(legend, report_json, pointer, number=number)
     append_limit_entry(legend, limit_name)
 
 

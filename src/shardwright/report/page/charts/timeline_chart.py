@@ -39,7 +39,7 @@ _Covered = dict[str, float]
 """Style class -> part of a column that it fills."""
 
 
-def append_timeline(parent: Element, document: Any, pointer: str, *, description: str) -> None:
+def append_timeline(parent: Element, report_json: Any, pointer: str, *, description: str) -> None:
     """Append the timeline whose data (`view_data.pipeline_timeline`) is at a pointer.
 
     Each row is divided into columns of equal time, and each column has the colour of what fills
@@ -48,13 +48,13 @@ def append_timeline(parent: Element, document: Any, pointer: str, *, description
     Args:
         description: words for readers that do not see the chart.
     """
-    timeline = value_at(document, pointer)
+    timeline = value_at(report_json, pointer)
     rows = timeline["rows"]
     figure = SubElement(parent, "figure", {"data-chart": "timeline", "data-source": pointer})
     row_pixels = _ROW_PIXELS[(len(rows) > 8) + (len(rows) > 16)]
     area = append_plot_area(figure, height=58 + row_pixels * len(rows), description=description)
     places = [tick / timeline["end_s"] for tick in timeline["axis"]["ticks"]]
-    append_horizontal_axis(area, document, f"{pointer}/axis", places=places)
+    append_horizontal_axis(area, report_json, f"{pointer}/axis", places=places)
     for number in range(len(rows)):
         level = f"{100.0 * (number + 0.5) / len(rows):.2f}%"
         style = {"x": "-6", "y": level, "dy": "4", "text-anchor": "end"}
@@ -63,7 +63,7 @@ def append_timeline(parent: Element, document: Any, pointer: str, *, description
     for name, path in _paths(timeline).items():
         SubElement(area.drawing, "path", {"class": name, "d": path})
     append_legend(
-        figure, document, [f"{pointer}/causes/{k}/name" for k in range(len(timeline["causes"]))]
+        figure, report_json, [f"{pointer}/causes/{k}/name" for k in range(len(timeline["causes"]))]
     )
     _append_work_legend(figure[-1])
 

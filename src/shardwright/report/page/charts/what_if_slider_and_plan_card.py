@@ -28,7 +28,7 @@ class CardFigure:
 
 
 def append_position_slider(
-    parent: Element, document: Any, pointer: str, figures: Sequence[CardFigure]
+    parent: Element, report_json: Any, pointer: str, figures: Sequence[CardFigure]
 ) -> None:
     """Append a slider over the axis at a pointer, hidden until ``position_slider.js`` shows it.
 
@@ -39,13 +39,13 @@ def append_position_slider(
     Args:
         pointer: of a `view_data.what_if_axes.AxisOfPositions`.
     """
-    axis = value_at(document, pointer)
+    axis = value_at(report_json, pointer)
     position = f"{pointer}/positions/{axis['base']}"
     attributes = {"class": "slider", "data-chart": "slider", "data-source": pointer, "hidden": ""}
     figure = SubElement(parent, "figure", attributes)
     name = f"what-if-{axis['key']}"
     chosen = SubElement(figure, "output", {"for": f"{name}-slider"})
-    value_element(chosen, document, f"{position}/amount", axis["form"])
+    value_element(chosen, report_json, f"{position}/amount", axis["form"])
     append_words(chosen, f" {axis['unit']}" if axis["unit"] else "")
     SubElement(
         figure,
@@ -60,17 +60,17 @@ def append_position_slider(
             "value": str(axis["base"]),
         },
     )
-    terms = append_card(figure, document, f"{{{position}/plan}}")
+    terms = append_card(figure, report_json, f"{{{position}/plan}}")
     for one in figures:
         append_figure(
             terms,
-            document,
+            report_json,
             one.name,
             _at(one.template, position),
             _at(one.explanation, position),
         )
     command = SubElement(SubElement(figure, "pre"), "code")
-    value_element(command, document, f"{position}/command")
+    value_element(command, report_json, f"{position}/command")
 
 
 def _at(template: str, position: str) -> str:

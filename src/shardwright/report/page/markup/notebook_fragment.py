@@ -9,7 +9,7 @@ from shardwright.report.page.markup.browser_files import browser_file
 from shardwright.report.page.markup.view import View, append_view_content
 
 
-def fragment_html(document: Any, view: View) -> str:
+def fragment_html(report_json: Any, view: View) -> str:
     """HTML fragment with styles for a notebook: chart, sentences and tables of a view, no question.
 
     The page's style of a view, nested in a class, takes its colours from the notebook's ink, so it
@@ -18,6 +18,6 @@ def fragment_html(document: Any, view: View) -> str:
     fragment = Element("div", {"class": "shardwright"})
     own, shared = browser_file("notebook_fragment.css"), browser_file("view.css")
     SubElement(fragment, "style").text = f".shardwright {{\n{own}{shared}}}"
-    append_view_content(fragment, document, view)
+    append_view_content(fragment, report_json, view)
     text: str = tostring(fragment, encoding="unicode", method="html")
     return text

@@ -26,11 +26,11 @@ STYLES: Final = ("uPlot.min.css", "view.css", "report.css")
 """Style sheets of `report.page.browser` that the page embeds, in order."""
 
 
-def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -> str:
+def page_html(report_json: Any, views: Sequence[View], *, scripts: Sequence[str]) -> str:
     """HTML page of a report, as text: its views, styles, scripts and JSON document.
 
     Args:
-        document: the report's JSON document.
+        report_json: the report's JSON document.
         views: in the order of the page.
         scripts: files of `report.page.browser` that the page embeds, in order.
     """
@@ -39,18 +39,18 @@ def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -
     SubElement(head, "meta", {"charset": "utf-8"})
     SubElement(head, "meta", {"http-equiv": "Content-Security-Policy", "content": POLICY})
     SubElement(head, "meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"})
-    SubElement(head, "title").text = document["title"]
+    SubElement(head, "title").text = report_json["title"]
     SubElement(head, "style").text = "\n".join(browser_file(name) for name in STYLES)
     body = SubElement(html, "body")
     header = SubElement(body, "header")
-    value_element(SubElement(header, "h1"), document, "/title")
+    value_element(SubElement(header, "h1"), report_json, "/title")
     main = SubElement(body, "main")
     for view in views:
-        append_view(main, document, view)
-    _append_footer(body, document)
+        append_view(main, report_json, view)
+    _append_footer(body, report_json)
     SubElement(
         body, "script", {"type": "application/json+deflate", "id": "document"}
-    ).text = _compressed(document)
+    ).text = _compressed(report_json)
     if scripts:
         code = "\n".join(browser_file(name) for name in scripts)
         SubElement(body, "script").text = f"(() => {{\n{code}\n}})();"
@@ -58,21 +58,23 @@ def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -
     return f"<!doctype html>\n{text}\n"
 
 
-def _append_footer(body: Element, document: Any) -> None:
+def _append_footer(body: Element, report_json: Any) -> None:
     """Append the footer: version, command that makes the page, any command for what-if views."""
     footer = SubElement(body, "footer")
     append_sentence(
-        SubElement(footer, "p"), document, "Made by shardwright {/version} with the command"
+        SubElement(footer, "p"), report_json, "Made by shardwright {/version} with the command"
     )
-    value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/command")
-    if document.get("what_if_command"):
+    value_element(SubElement(SubElement(footer, "pre"), "code"), report_json, "/command")
+    if report_json.get("what_if_command"):
         words = "This command adds the best plans of changed requests, with sliders:"
-        append_sentence(SubElement(footer, "p"), document, words)
-        value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/what_if_command")
+        append_sentence(SubElement(footer, "p"), report_json, words)
+        value_element(
+            SubElement(SubElement(footer, "pre"), "code"), report_json, "/what_if_command"
+        )
 
 
-def _compressed(document: Any) -> str:
+def _compressed(report_json: Any) -> str:
     """The JSON text, compressed with raw DEFLATE (RFC 1951), in base 64."""
     compressor = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
-    data = compressor.compress(to_compact_text(document).encode()) + compressor.flush()
+    data = compressor.compress(to_compact_text(report_json).encode()) + compressor.flush()
     return base64.b64encode(data).decode()

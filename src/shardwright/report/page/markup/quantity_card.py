@@ -13,9 +13,9 @@ from shardwright.report.page.markup.sentences_with_json_values import (
 
 
 def append_card(
-    parent: Element, document: Any, heading: str, *, lines: Sequence[str] = (), foot: str = ""
+    parent: Element, report_json: Any, heading: str, *, lines: Sequence[str] = (), foot: str = ""
 ) -> Element:
-    """Append a card with a heading from a template; returns the list for `append_figure`.
+    """Append a card of sentence templates filled from the JSON; returns its list of figures.
 
     Args:
         heading: template of the first line.
@@ -23,17 +23,17 @@ def append_card(
         foot: template of the line below the figures; empty = none.
     """
     card = SubElement(parent, "div", {"class": "card"})
-    append_sentence(SubElement(card, "p", {"class": "strategy"}), document, heading)
+    append_sentence(SubElement(card, "p", {"class": "strategy"}), report_json, heading)
     for line in lines:
-        append_sentence(SubElement(card, "p", {"class": "card-line"}), document, line)
+        append_sentence(SubElement(card, "p", {"class": "card-line"}), report_json, line)
     figures = SubElement(card, "dl", {"class": "figures"})
     if foot:
-        append_sentence(SubElement(card, "p", {"class": "card-line"}), document, foot)
+        append_sentence(SubElement(card, "p", {"class": "card-line"}), report_json, foot)
     return figures
 
 
 def append_figure(
-    parent: Element, document: Any, name: str, figure: str, explanation: str = ""
+    parent: Element, report_json: Any, name: str, figure: str, explanation: str = ""
 ) -> Element:
     """Append one quantity of a card: its name, value and explanation; returns its element.
 
@@ -42,9 +42,9 @@ def append_figure(
     """
     group = SubElement(parent, "div")
     SubElement(group, "dt").text = require_no_digits(name)
-    append_sentence(SubElement(group, "dd", {"class": "figure"}), document, figure)
+    append_sentence(SubElement(group, "dd", {"class": "figure"}), report_json, figure)
     if explanation:
-        append_sentence(SubElement(group, "dd"), document, explanation)
+        append_sentence(SubElement(group, "dd"), report_json, explanation)
     return group
 
 

@@ -28,11 +28,11 @@ def require_no_digits(words: str) -> str:
     return words
 
 
-def value_element(parent: Element, document: Any, pointer: str, form: str = "text") -> Element:
+def value_element(parent: Element, report_json: Any, pointer: str, form: str = "text") -> Element:
     """Append the element that shows the value at a pointer; returns the element."""
     attributes = {"data-leaf": pointer, "data-form": form}
     element = SubElement(parent, "span", attributes)
-    element.text = formatted(value_at(document, pointer), form)
+    element.text = formatted(value_at(report_json, pointer), form)
     return element
 
 
@@ -45,7 +45,7 @@ def append_words(parent: Element, words: str) -> None:
         parent.text = (parent.text or "") + words
 
 
-def append_sentence(parent: Element, document: Any, template: str) -> None:
+def append_sentence(parent: Element, report_json: Any, template: str) -> None:
     """Append a sentence with the values that its template names.
 
     Raises:
@@ -54,13 +54,13 @@ def append_sentence(parent: Element, document: Any, template: str) -> None:
     end = 0
     for match in _VALUE.finditer(template):
         append_words(parent, template[end : match.start()])
-        value_element(parent, document, match[1], match[2] or "text")
+        value_element(parent, report_json, match[1], match[2] or "text")
         end = match.end()
     append_words(parent, template[end:])
 
 
-def sentence_text(document: Any, template: str) -> str:
+def sentence_text(report_json: Any, template: str) -> str:
     """The sentence as plain text, with the values that its template names."""
     return _VALUE.sub(
-        lambda match: formatted(value_at(document, match[1]), match[2] or "text"), template
+        lambda match: formatted(value_at(report_json, match[1]), match[2] or "text"), template
     )

@@ -57,7 +57,7 @@ class ArrayColumn:
 
 
 def append_table(
-    parent: Element, document: Any, pointer: str, columns: Sequence[Column], *, caption: str
+    parent: Element, report_json: Any, pointer: str, columns: Sequence[Column], *, caption: str
 ) -> Element:
     """Append a table of the list of objects at a pointer, a row each; returns the table.
 
@@ -75,7 +75,7 @@ def append_table(
             append_swatch(heading, number=column.colour)
         append_words(heading, column.heading)
     body = SubElement(table, "tbody")
-    for number, row in enumerate(value_at(document, pointer)):
+    for number, row in enumerate(value_at(report_json, pointer)):
         line = SubElement(body, "tr")
         for column in columns:
             cell = _append_cell(line, cell_value(row, column.field), column.form)
@@ -87,7 +87,7 @@ def append_table(
 
 
 def append_array_table(
-    parent: Element, document: Any, columns: Sequence[ArrayColumn], *, caption: str
+    parent: Element, report_json: Any, columns: Sequence[ArrayColumn], *, caption: str
 ) -> Element:
     """Append a table whose columns are lists of the JSON with equal lengths; returns the table.
 
@@ -102,9 +102,9 @@ def append_array_table(
         heading = SubElement(head, "th", attributes)
         if column.colour >= 0:
             append_swatch(heading, number=column.colour)
-        value_element(heading, document, column.heading)
+        value_element(heading, report_json, column.heading)
     body = SubElement(table, "tbody")
-    lists = [value_at(document, column.values) for column in columns]
+    lists = [value_at(report_json, column.values) for column in columns]
     for values in zip(*lists, strict=True):
         line = SubElement(body, "tr")
         for column, value in zip(columns, values, strict=True):

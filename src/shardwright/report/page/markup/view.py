@@ -36,25 +36,25 @@ class View:
     tables_open: bool = False
 
 
-def append_view(parent: Element, document: Any, view: View) -> None:
+def append_view(parent: Element, report_json: Any, view: View) -> None:
     """Append a view to the page as a section: its question, chart, sentences and tables."""
     heading = f"{view.name}-question"
     section = SubElement(parent, "section", {"id": view.name, "aria-labelledby": heading})
     SubElement(section, "h2", {"id": heading}).text = require_no_digits(view.question)
-    append_view_content(section, document, view)
+    append_view_content(section, report_json, view)
 
 
-def append_view_content(section: Element, document: Any, view: View) -> None:
+def append_view_content(section: Element, report_json: Any, view: View) -> None:
     """Append chart, reading, next change and tables of a view, without its question."""
     if view.chart is not None:
-        view.chart(section, document)
-    append_sentence(SubElement(section, "p", {"class": "reading"}), document, view.reading)
+        view.chart(section, report_json)
+    append_sentence(SubElement(section, "p", {"class": "reading"}), report_json, view.reading)
     if view.next_change:
         paragraph = SubElement(section, "p", {"class": "next"})
         SubElement(paragraph, "strong").text = "Next change: "
-        append_sentence(paragraph, document, view.next_change)
+        append_sentence(paragraph, report_json, view.next_change)
     if view.tables is not None:
         details = SubElement(section, "details", {"open": ""} if view.tables_open else {})
         SubElement(details, "summary").text = "The numbers as a table"
         scroll = {"class": "scroll", "tabindex": "0"}  # a keyboard can scroll it
-        view.tables(SubElement(details, "div", scroll), document)
+        view.tables(SubElement(details, "div", scroll), report_json)

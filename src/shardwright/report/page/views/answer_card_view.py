@@ -10,13 +10,13 @@ from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.next_change_sentences import best_improvement
 
 
-def answer_view(document: Any) -> View:
+def answer_view(report_json: Any) -> View:
     """View of the answer: card of step, rate, cost and memory; best improvement as next change."""
-    time = document.get("time")
+    time = report_json.get("time")
     return View(
         name="answer",
         question="What is the answer?",
-        reading=_reading(document["answer"]),
+        reading=_reading(report_json["answer"]),
         next_change="" if time is None else best_improvement(time),
         chart=_append_card,
     )
@@ -35,19 +35,19 @@ def _reading(answer: Any) -> str:
     return f"{step}{proof}"
 
 
-def _append_card(parent: Element, document: Any) -> None:
+def _append_card(parent: Element, report_json: Any) -> None:
     """Append the card: a figure in large type with a line of explanation, for each quantity."""
-    answer = document["answer"]
+    answer = report_json["answer"]
     figures = append_card(
         parent,
-        document,
+        report_json,
         "{/answer/model} on {/answer/cluster}",
         lines=_problem_lines(answer),
         foot=_proof_line(answer["proof"]),
     )
     append_figure(
         figures,
-        document,
+        report_json,
         "Step",
         "{/answer/step_s:seconds}",
         "{/answer/interval_share:whole_percent} of comparable runs take"
@@ -55,7 +55,7 @@ def _append_card(parent: Element, document: Any) -> None:
     )
     append_figure(
         figures,
-        document,
+        report_json,
         "Tokens a second",
         "{/answer/tokens_per_s:short_count}",
         "{/answer/tokens_per_s_per_device:number} on each of {/answer/devices:count} devices, MFU"
@@ -64,7 +64,7 @@ def _append_card(parent: Element, document: Any) -> None:
     if answer["usd_per_million_tokens"] is not None:
         append_figure(
             figures,
-            document,
+            report_json,
             "Cost",
             "{/answer/usd_per_million_tokens:dollars}",
             "a million tokens, at the prices of the cluster's nodes",
@@ -73,7 +73,7 @@ def _append_card(parent: Element, document: Any) -> None:
         cost = "" if answer["run"]["usd"] is None else "and {/answer/run/usd:dollars} "
         append_figure(
             figures,
-            document,
+            report_json,
             "Training run",
             "{/answer/run/days:days}",
             f"{cost}for {{/answer/run/tokens:short_count}} tokens, without failures and"
@@ -81,7 +81,7 @@ def _append_card(parent: Element, document: Any) -> None:
         )
     memory = append_figure(
         figures,
-        document,
+        report_json,
         "Memory",
         "{/answer/memory_share:whole_percent}",
         "of {/answer/capacity_bytes:bytes} on the fullest device"

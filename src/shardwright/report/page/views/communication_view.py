@@ -23,9 +23,9 @@ _GROUPS: Final = (
 )
 
 
-def communication_view(document: Any) -> View:
+def communication_view(report_json: Any) -> View:
     """View of communication: group with most bytes on the slowest tier, map and table of groups."""
-    groups = document["communication"]
+    groups = report_json["communication"]
     return View(
         name="communication",
         question="Who talks to whom?",
@@ -53,21 +53,21 @@ def _reading(slowest: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append the map of devices."""
     append_device_map(
         parent,
-        document,
+        report_json,
         "/communication",
         description="Map of the devices with the groups of one device; the table lists the groups",
     )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the groups of one device of each class."""
     append_table(
         parent,
-        document,
+        report_json,
         "/communication/groups",
         _GROUPS,
         caption="Groups of one device of each class",

@@ -42,13 +42,13 @@ _LEAST_GAIN: Final = 1e-3
 """Least fraction of the step for which another plan is proposed."""
 
 
-def compared_strategies_view(document: Any) -> View:
+def compared_strategies_view(report_json: Any) -> View:
     """View of compared strategies: fastest and cheapest, bars of step parts, tables, prices."""
     return View(
         name="comparison",
         question="Which of these is best?",
-        reading=_reading(document["comparison"]),
-        next_change=_next_change(document["comparison"]),
+        reading=_reading(report_json["comparison"]),
+        next_change=_next_change(report_json["comparison"]),
         chart=_append_chart,
         tables=_append_tables,
         tables_open=True,
@@ -97,9 +97,9 @@ def _next_change(comparison: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append a bar of the step's parts for each strategy, the longest step as wide as the page."""
-    rows = document["comparison"]["rows"]
+    rows = report_json["comparison"]["rows"]
     several = len({row["cluster"] for row in rows}) > 1
     bars = []
     for number, row in enumerate(rows):
@@ -116,29 +116,29 @@ def _append_chart(parent: Element, document: Any) -> None:
                 description="Parts of the step; the table has their seconds",
             )
         )
-    append_bar_rows(parent, document, bars)
+    append_bar_rows(parent, report_json, bars)
     names = [
-        f"/comparison/part_names/{k}" for k in range(len(document["comparison"]["part_names"]))
+        f"/comparison/part_names/{k}" for k in range(len(report_json["comparison"]["part_names"]))
     ]
-    append_legend(parent, document, names)
+    append_legend(parent, report_json, names)
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the tables of the strategies, of the parts and of the prices."""
-    comparison = document["comparison"]
+    comparison = report_json["comparison"]
     priced = any(row["usd_per_million_tokens"] is not None for row in comparison["rows"])
     run = any(row["days"] is not None for row in comparison["rows"])
     columns = _COLUMNS + (_COST_COLUMNS if priced else ()) + (_RUN_COLUMNS if run else ())
     append_table(
         parent,
-        document,
+        report_json,
         "/comparison/rows",
         columns,
         caption="Strategies that fit first, the fastest first",
     )
     append_array_table(
         parent,
-        document,
+        report_json,
         [
             ArrayColumn(
                 values="/comparison/part_names", heading="/comparison/part_heading", form="text"
@@ -156,5 +156,5 @@ def _append_tables(parent: Element, document: Any) -> None:
     )
     if comparison["prices"]:
         append_table(
-            parent, document, "/comparison/prices", _PRICE_COLUMNS, caption="Prices and sources"
+            parent, report_json, "/comparison/prices", _PRICE_COLUMNS, caption="Prices and sources"
         )

@@ -35,9 +35,9 @@ _SETTING_COLUMNS: Final = (
 )
 
 
-def launch_advice_view(document: Any) -> View:
+def launch_advice_view(report_json: Any) -> View:
     """View of a launch's advice: its step and the best plan's, best change, bars, tables."""
-    advice = document["advice"]
+    advice = report_json["advice"]
     return View(
         name="advice",
         question="What should I change in this launch?",
@@ -90,9 +90,9 @@ def _next_change(advice: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append bars of steps: launch, each change alone, each cause removed, and the best plan."""
-    advice = document["advice"]
+    advice = report_json["advice"]
     rows = []
     now = advice["length"]
     if now is not None:
@@ -110,7 +110,7 @@ def _append_chart(parent: Element, document: Any) -> None:
         saved = _saved(advice["best"], pointer)
         label = f"Best plan, {{{pointer}/name}}: {{{pointer}/step_s:seconds}}{saved}"
         rows.append(_bar(label, advice["best"]["length"], now))
-    append_bar_rows(parent, document, rows)
+    append_bar_rows(parent, report_json, rows)
     if now is not None:
         append_legend_words(parent, ((0, "step"), (8, "saved of the launch's step")))
 
@@ -130,9 +130,9 @@ def _bar(label: str, length: float, now: float | None) -> BarRow:
     )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the tables with rows of broken rules, changes, causes, limits, doubtful settings."""
-    advice = document["advice"]
+    advice = report_json["advice"]
     for field, columns, caption in (
         ("broken", _RULE_COLUMNS, "Rules that the launch breaks"),
         ("changes", _CHANGE_COLUMNS, "Changes of one decision, each alone"),
@@ -141,4 +141,4 @@ def _append_tables(parent: Element, document: Any) -> None:
         ("doubtful", _SETTING_COLUMNS, "Settings to look at"),
     ):
         if advice[field]:
-            append_table(parent, document, f"/advice/{field}", columns, caption=caption)
+            append_table(parent, report_json, f"/advice/{field}", columns, caption=caption)

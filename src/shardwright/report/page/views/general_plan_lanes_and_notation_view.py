@@ -20,9 +20,9 @@ _COLUMNS = (
 )
 
 
-def plan_view(document: Any) -> View:
+def plan_view(report_json: Any) -> View:
     """The view of a general plan: its devices and sequences, lanes, and text in notation."""
-    several = len(document["plan"]["lanes"]) > 1
+    several = len(report_json["plan"]["lanes"]) > 1
     lanes = "The lanes share" if several else "One lane runs"
     return View(
         name="plan",
@@ -34,25 +34,25 @@ def plan_view(document: Any) -> View:
     )
 
 
-def _append_card(parent: Element, document: Any) -> None:
+def _append_card(parent: Element, report_json: Any) -> None:
     """Append the card of a plan: numbers of devices, sequences, stages and ZeRO rules."""
-    figures = append_card(parent, document, "A general plan")
-    append_figure(figures, document, "Devices", "{/plan/devices:count}")
-    append_figure(figures, document, "Sequences a step", "{/plan/samples:count}")
-    append_figure(figures, document, "Stages", "{/plan/stages:count}", "of all lanes together")
-    append_figure(figures, document, "ZeRO rules", "{/plan/zero_rules:count}")
+    figures = append_card(parent, report_json, "A general plan")
+    append_figure(figures, report_json, "Devices", "{/plan/devices:count}")
+    append_figure(figures, report_json, "Sequences a step", "{/plan/samples:count}")
+    append_figure(figures, report_json, "Stages", "{/plan/stages:count}", "of all lanes together")
+    append_figure(figures, report_json, "ZeRO rules", "{/plan/zero_rules:count}")
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the table of the lanes, and the plan's text in the general notation."""
-    append_table(parent, document, "/plan/lanes", _COLUMNS, caption="Lanes of the plan")
-    plan = document["plan"]
+    append_table(parent, report_json, "/plan/lanes", _COLUMNS, caption="Lanes of the plan")
+    plan = report_json["plan"]
     if plan["notation"] is not None:
         append_sentence(
             SubElement(parent, "p"),
-            document,
+            report_json,
             "The plan's text"
             if plan["shown_lines"] == plan["lines"]
             else "The first {/plan/shown_lines:count} of {/plan/lines:count} lines of its text",
         )
-        value_element(SubElement(parent, "pre", {"tabindex": "0"}), document, "/plan/notation")
+        value_element(SubElement(parent, "pre", {"tabindex": "0"}), report_json, "/plan/notation")

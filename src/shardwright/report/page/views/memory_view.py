@@ -22,13 +22,13 @@ _CHANGE_COLUMNS = (
 )
 
 
-def memory_view(document: Any) -> View:
+def memory_view(report_json: Any) -> View:
     """View of memory: fullest stage, change that makes room, bars of stages, curve, tables."""
     return View(
         name="memory",
         question="Does it fit, and what would make room?",
-        reading=_reading(document["memory"]),
-        next_change=_next_change(document["memory"]),
+        reading=_reading(report_json["memory"]),
+        next_change=_next_change(report_json["memory"]),
         chart=_append_charts,
         tables=_append_tables,
     )
@@ -77,9 +77,9 @@ def _next_change(memory: Any) -> str:
     )
 
 
-def _append_charts(parent: Element, document: Any) -> None:
+def _append_charts(parent: Element, report_json: Any) -> None:
     """Append the bars of the stages and the curve of the fullest stage."""
-    memory = document["memory"]
+    memory = report_json["memory"]
     bars = [
         StackedBar(
             name=f"/memory/stages/{number}/name",
@@ -90,7 +90,7 @@ def _append_charts(parent: Element, document: Any) -> None:
     ]
     append_stacked_bars(
         parent,
-        document,
+        report_json,
         "/memory/axis",
         bars,
         items=[f"/memory/items/{number}" for number in range(len(memory["items"]))],
@@ -100,27 +100,27 @@ def _append_charts(parent: Element, document: Any) -> None:
     if memory["stages_left_out"]:
         append_sentence(
             SubElement(parent, "p", {"class": "note"}),
-            document,
+            report_json,
             "{/memory/stages_left_out:count} stages that are less full are left out.",
         )
     caption = SubElement(parent, "p", {"class": "note"})
     stage = f"/memory/stages/{memory['fullest']}"
-    append_sentence(caption, document, f"A device of {{{stage}/name}} during the step:")
+    append_sentence(caption, report_json, f"A device of {{{stage}/name}} during the step:")
     append_line_chart(
         parent,
-        document,
+        report_json,
         "/memory/curve",
         description="Memory of the fullest stage over the step; the table has the numbers",
     )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the tables of changes, of stages by item, of host memory, and of the curve."""
-    memory = document["memory"]
+    memory = report_json["memory"]
     if memory["changes"]:
         append_table(
             parent,
-            document,
+            report_json,
             "/memory/changes",
             _CHANGE_COLUMNS,
             caption=(
@@ -129,12 +129,12 @@ def _append_tables(parent: Element, document: Any) -> None:
             ),
         )
     append_table(
-        parent, document, "/memory/stages", _stage_columns(memory), caption="Memory by stage"
+        parent, report_json, "/memory/stages", _stage_columns(memory), caption="Memory by stage"
     )
     for number in range(len(memory["host"])):
-        _append_host(parent, document, number)
+        _append_host(parent, report_json, number)
     append_line_table(
-        parent, document, "/memory/curve", caption="Memory of the fullest stage over the step"
+        parent, report_json, "/memory/curve", caption="Memory of the fullest stage over the step"
     )
 
 
@@ -156,20 +156,20 @@ def _stage_columns(memory: Any) -> tuple[Column, ...]:
     )
 
 
-def _append_host(parent: Element, document: Any, number: int) -> None:
+def _append_host(parent: Element, report_json: Any, number: int) -> None:
     """Append need, capacity and item table of host memory of the node group at index `number`."""
-    host, pointer = document["memory"]["host"][number], f"/memory/host/{number}"
+    host, pointer = report_json["memory"]["host"][number], f"/memory/host/{number}"
     paragraph = SubElement(parent, "p", {"class": "note"})
     kind = f" of {{{pointer}/kind}}" if host["kind"] else ""
     nodes = "the node" if host["nodes"] == 1 else f"each of {{{pointer}/nodes:count}} nodes"
     need = f"{{{pointer}/needed_bytes:bytes}}"
-    append_sentence(paragraph, document, f"Host memory that {nodes}{kind} needs: {need}")
+    append_sentence(paragraph, report_json, f"Host memory that {nodes}{kind} needs: {need}")
     if host["capacity_bytes"] is None:
         append_words(paragraph, "; how much they have is not stated.")
     else:
-        append_sentence(paragraph, document, f" of {{{pointer}/capacity_bytes:bytes}}.")
+        append_sentence(paragraph, report_json, f" of {{{pointer}/capacity_bytes:bytes}}.")
     columns = (
         Column(field="name", heading="item"),
         Column(field="size_bytes", heading="bytes", form="bytes"),
     )
-    append_table(parent, document, f"{pointer}/items", columns, caption="Host memory of a node")
+    append_table(parent, report_json, f"{pointer}/items", columns, caption="Host memory of a node")

@@ -41,13 +41,13 @@ _SOURCE_COLUMNS: Final = (
 )
 
 
-def prediction_accuracy_view(document: Any) -> View:
+def prediction_accuracy_view(report_json: Any) -> View:
     """View of accuracy: errors of similar published runs, interval, scatter chart, sources."""
     return View(
         name="accuracy",
         question="How true is this?",
-        reading=_reading(document["accuracy"]),
-        next_change=_next_change(document["accuracy"]),
+        reading=_reading(report_json["accuracy"]),
+        next_change=_next_change(report_json["accuracy"]),
         chart=_append_chart,
         tables=_append_tables,
     )
@@ -87,43 +87,43 @@ def _next_change(accuracy: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append the chart of predicted against measured steps."""
     append_scatter_chart(
         parent,
-        document,
+        report_json,
         "/accuracy/chart",
         description="Predicted against measured steps of published runs",
         line="predicted = measured",
     )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the tables of similar runs, of the doubts and of the sources."""
     append_table(
         parent,
-        document,
+        report_json,
         "/accuracy/nearest",
         _RUN_COLUMNS,
         caption="Published runs most like this one, the nearest first",
     )
     append_table(
         parent,
-        document,
+        report_json,
         "/accuracy/errors",
         _ERROR_COLUMNS,
         caption="Errors of published runs, each predicted without its laboratory's runs",
     )
     append_table(
         parent,
-        document,
+        report_json,
         "/accuracy/parts",
         _PART_COLUMNS,
         caption="What makes the interval of this prediction as wide as it is",
     )
     append_table(
         parent,
-        document,
+        report_json,
         "/accuracy/sources",
         _SOURCE_COLUMNS,
         caption="Source of each number that the prediction used",

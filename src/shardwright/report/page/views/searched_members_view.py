@@ -32,9 +32,9 @@ _CANDIDATE_COLUMNS: Final = (
 )
 
 
-def searched_members_view(document: Any) -> View:
+def searched_members_view(report_json: Any) -> View:
     """View of the searched space: strategies near the best, next on the front, scatter chart."""
-    members = document["members"]
+    members = report_json["members"]
     return View(
         name="members",
         question="What else was there?",
@@ -101,21 +101,21 @@ def _next_change(members: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append the scatter chart, and a note on which strategies it shows."""
     append_scatter_chart(
         parent,
-        document,
+        report_json,
         "/members/chart",
         description="Strategies by step time and memory; the tables have the numbers",
         limit="memory that a plan may fill",
         line="front of the simulated ones",
         shared="/members/shared_words",
     )
-    shared = " All have {/members/shared_words}." if document["members"]["shared_words"] else ""
+    shared = " All have {/members/shared_words}." if report_json["members"]["shared_words"] else ""
     append_sentence(
         SubElement(parent, "p", {"class": "note"}),
-        document,
+        report_json,
         "{/members/plotted:count} strategies are plotted: those that were simulated, the front of"
         " the lower bounds, and others evenly by rank of their lower bound of time, among"
         " {/members/bounded_singly:count} that have a bound of their own. Marks of strategies that"
@@ -124,28 +124,28 @@ def _append_chart(parent: Element, document: Any) -> None:
     )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the counts by outcome, and the simulated strategies."""
     append_table(
         parent,
-        document,
+        report_json,
         "/members/counts",
         _COUNT_COLUMNS,
         caption="Combinations of the axes by outcome, as the certificate counts them",
     )
-    if document["members"]["candidates"]:
+    if report_json["members"]["candidates"]:
         append_table(
             parent,
-            document,
+            report_json,
             "/members/candidates",
             _CANDIDATE_COLUMNS,
             caption="Other plans that the file holds, simulated by the search, the fastest first",
         )
-    if not document["members"]["chart"]:
+    if not report_json["members"]["chart"]:
         return
     append_table(
         parent,
-        document,
+        report_json,
         "/members/simulated",
         _SIMULATED_COLUMNS,
         caption="Simulated strategies, the fastest first",

@@ -46,9 +46,9 @@ _MEMORY_PARTS: Final = (
 """Words for the segments of a memory bar, in the order of `PoolMemory.shares`."""
 
 
-def serving_latencies_view(document: Any) -> View:
+def serving_latencies_view(report_json: Any) -> View:
     """View of a deployment's latencies, throughput and memory; another load as next change."""
-    serving = document["serving"]
+    serving = report_json["serving"]
     return View(
         name="serving",
         question="What do users see?",
@@ -104,13 +104,13 @@ def _next_change(serving: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append the card, the curves of the latencies, and a bar of the memory of each pool."""
-    append_serving_card(parent, document)
-    if document["serving"]["chart"]:
+    append_serving_card(parent, report_json)
+    if report_json["serving"]["chart"]:
         append_line_chart(
             parent,
-            document,
+            report_json,
             "/serving/chart",
             description="Latency that a share of the requests does not exceed",
         )
@@ -125,27 +125,27 @@ def _append_chart(parent: Element, document: Any) -> None:
             lengths=pool["shares"],
             description="Memory of a device by use; the table has the bytes",
         )
-        for number, pool in enumerate(document["serving"]["pools"])
+        for number, pool in enumerate(report_json["serving"]["pools"])
     ]
-    append_bar_rows(parent, document, rows)
+    append_bar_rows(parent, report_json, rows)
     append_legend_words(parent, tuple(enumerate(_MEMORY_PARTS)))
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the tables of latencies, of the curves, of the iterations' parts and of the memory."""
     append_table(
-        parent, document, "/serving/latencies", LATENCY_COLUMNS, caption="Latencies of requests"
+        parent, report_json, "/serving/latencies", LATENCY_COLUMNS, caption="Latencies of requests"
     )
-    if document["serving"]["chart"]:
+    if report_json["serving"]["chart"]:
         append_line_table(
             parent,
-            document,
+            report_json,
             "/serving/chart",
             caption="Latency that a share of the requests does not exceed",
         )
     append_table(
-        parent, document, "/serving/parts", _PART_COLUMNS, caption="Time of all iterations"
+        parent, report_json, "/serving/parts", _PART_COLUMNS, caption="Time of all iterations"
     )
     append_table(
-        parent, document, "/serving/pools", _POOL_COLUMNS, caption="Memory of a device by use"
+        parent, report_json, "/serving/pools", _POOL_COLUMNS, caption="Memory of a device by use"
     )

@@ -24,13 +24,13 @@ _FREE_COLUMNS = (
 _NOTE = Column(field="note", heading="not removed, because")
 
 
-def step_time_view(document: Any) -> View:
+def step_time_view(report_json: Any) -> View:
     """View of the step's parts: largest, dearest, and second best plan or faster option."""
     return View(
         name="time",
         question="What limits the step?",
-        reading=_reading(document["time"]),
-        next_change=second_best(document["time"]) or faster_option(document["time"]),
+        reading=_reading(report_json["time"]),
+        next_change=second_best(report_json["time"]) or faster_option(report_json["time"]),
         chart=_append_chart,
         tables=_append_table,
         tables_open=True,
@@ -75,18 +75,18 @@ def _reading(time: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append the bar of the step's parts, each as wide as its share of the step."""
     append_share_bar(
         parent,
-        [part["share"] for part in document["time"]["parts"]],
+        [part["share"] for part in report_json["time"]["parts"]],
         description="Shares of the step by part; the table has the numbers",
     )
 
 
-def _append_table(parent: Element, document: Any) -> None:
+def _append_table(parent: Element, report_json: Any) -> None:
     """Append the table of the parts, with the plans if a part were free where those are known."""
-    parts = document["time"]["parts"]
+    parts = report_json["time"]["parts"]
     removed = [part["if_free"] for part in parts if part["if_free"] is not None]
     columns = _COLUMNS + (_FREE_COLUMNS if removed else ())
     columns += (_NOTE,) if removed and len(removed) < len(parts) else ()
@@ -98,4 +98,4 @@ def _append_table(parent: Element, document: Any) -> None:
         )
     elif removed:
         caption += ". Each was removed from the cost model, and this plan was simulated again"
-    append_table(parent, document, "/time/parts", columns, caption=caption)
+    append_table(parent, report_json, "/time/parts", columns, caption=caption)

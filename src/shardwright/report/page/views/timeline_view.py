@@ -38,9 +38,9 @@ _ROWS: Final = (
 )
 
 
-def timeline_view(document: Any) -> View:
+def timeline_view(report_json: Any) -> View:
     """View of idle time: its share and causes, best simulated change, timeline, tables."""
-    timeline = document["timeline"]
+    timeline = report_json["timeline"]
     return View(
         name="timeline",
         question="Where do devices wait?",
@@ -73,31 +73,31 @@ def _reading(timeline: Any) -> str:
     )
 
 
-def _append_chart(parent: Element, document: Any) -> None:
+def _append_chart(parent: Element, report_json: Any) -> None:
     """Append the timeline of the devices' actions and idle time."""
     append_timeline(
         parent,
-        document,
+        report_json,
         "/timeline",
         description="What each device does during the step; the tables have the numbers",
     )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append tables of idle time: by cause, by stage with unequal work, by device of each class."""
-    append_table(parent, document, "/timeline/causes", _CAUSES, caption="Idle time by cause")
-    if document["timeline"]["imbalances"]:
+    append_table(parent, report_json, "/timeline/causes", _CAUSES, caption="Idle time by cause")
+    if report_json["timeline"]["imbalances"]:
         append_table(
             parent,
-            document,
+            report_json,
             "/timeline/imbalances",
             _IMBALANCES,
             caption="Imbalance by the stage that has more work, or less in its own wait",
         )
-    timeline = document["timeline"]
+    timeline = report_json["timeline"]
     shown = (
         "Busy and idle time of one device of each class"
         if len(timeline["rows"]) == timeline["classes"]
         else "Busy and idle time of one device of the classes that wait longest"
     )
-    append_table(parent, document, "/timeline/rows", _ROWS, caption=shown)
+    append_table(parent, report_json, "/timeline/rows", _ROWS, caption=shown)

@@ -20,9 +20,9 @@ _COLUMNS = (
 )
 
 
-def step_trace_view(document: Any) -> View:
+def step_trace_view(report_json: Any) -> View:
     """The view of a step's trace: the device that waits longest, and seconds of each device."""
-    trace = document["trace"]
+    trace = report_json["trace"]
     idlest = f"/trace/rows/{trace['idlest']}"
     waits = (
         f"Device {{{idlest}/device:count}} waits longest: {{{idlest}/waiting_s:seconds}},"
@@ -37,27 +37,27 @@ def step_trace_view(document: Any) -> View:
     )
 
 
-def _append_card(parent: Element, document: Any) -> None:
+def _append_card(parent: Element, report_json: Any) -> None:
     """Append the card of the trace: step time, compute share of the busiest device, devices."""
-    busiest = f"/trace/rows/{document['trace']['busiest']}"
-    figures = append_card(parent, document, "One {/trace/origin} step", lines=("{/trace/plan}",))
-    append_figure(figures, document, "Step", "{/trace/step_s:seconds}")
+    busiest = f"/trace/rows/{report_json['trace']['busiest']}"
+    figures = append_card(parent, report_json, "One {/trace/origin} step", lines=("{/trace/plan}",))
+    append_figure(figures, report_json, "Step", "{/trace/step_s:seconds}")
     append_figure(
         figures,
-        document,
+        report_json,
         "Compute",
         "{/trace/compute_share:percent}",
         f"of the step on device {{{busiest}/device:count}}, which waits least",
     )
     append_figure(
         figures,
-        document,
+        report_json,
         "Devices",
         "{/trace/devices:count}",
         "{/trace/traced:count} of them traced, with {/trace/spans:count} stretches of work",
     )
 
 
-def _append_table(parent: Element, document: Any) -> None:
+def _append_table(parent: Element, report_json: Any) -> None:
     """Append the table of each traced device's seconds."""
-    append_table(parent, document, "/trace/rows", _COLUMNS, caption="Seconds of each device")
+    append_table(parent, report_json, "/trace/rows", _COLUMNS, caption="Seconds of each device")

@@ -58,9 +58,9 @@ _COLUMNS: Final = (
 )
 
 
-def what_if_view(document: Any) -> View:
+def what_if_view(report_json: Any) -> View:
     """View of what-if: best plan at each changed value of a request's axes, with sliders."""
-    content = document["what_if"]
+    content = report_json["what_if"]
     return View(
         name="what_if",
         question="What if the request were different?",
@@ -124,42 +124,44 @@ def _amount(axis: Any, pointer: str, position: int) -> str:
     return f"{{{pointer}/positions/{position}/amount:{axis['form']}}}{unit}"
 
 
-def _append_axes(parent: Element, document: Any) -> None:
+def _append_axes(parent: Element, report_json: Any) -> None:
     """Append slider, card and curve of each axis, and the reasons of those left out."""
     blocks = SubElement(parent, "div", {"class": "what-if"})
-    for number, axis in enumerate(document["what_if"]["axes"]):
+    for number, axis in enumerate(report_json["what_if"]["axes"]):
         pointer = f"/what_if/axes/{number}"
         block = SubElement(blocks, "div")
         heading = SubElement(block, "h3", {"id": f"what-if-{axis['key']}"})
-        value_element(heading, document, f"{pointer}/name")
-        append_position_slider(block, document, pointer, _FIGURES)
+        value_element(heading, report_json, f"{pointer}/name")
+        append_position_slider(block, report_json, pointer, _FIGURES)
         if axis["chart"] is not None:
             append_line_chart(
                 block,
-                document,
+                report_json,
                 f"{pointer}/chart",
                 description="Best plan at each position; the table has the numbers",
                 height=_HEIGHT,
             )
         if axis["note"]:
-            append_sentence(SubElement(block, "p"), document, f"Held: {{{pointer}/note}}.")
-    for number in range(len(document["what_if"]["left_out"])):
+            append_sentence(SubElement(block, "p"), report_json, f"Held: {{{pointer}/note}}.")
+    for number in range(len(report_json["what_if"]["left_out"])):
         left_out = f"/what_if/left_out/{number}"
         append_sentence(
-            SubElement(parent, "p"), document, f"Without {{{left_out}/name}}: {{{left_out}/why}}."
+            SubElement(parent, "p"),
+            report_json,
+            f"Without {{{left_out}/name}}: {{{left_out}/why}}.",
         )
 
 
-def _append_tables(parent: Element, document: Any) -> None:
+def _append_tables(parent: Element, report_json: Any) -> None:
     """Append the table of positions of each axis, and that of the changes of the best plan."""
-    for number, axis in enumerate(document["what_if"]["axes"]):
+    for number, axis in enumerate(report_json["what_if"]["axes"]):
         pointer = f"/what_if/axes/{number}"
         heading = SubElement(parent, "h3")
-        value_element(heading, document, f"{pointer}/name")
+        value_element(heading, report_json, f"{pointer}/name")
         unit = axis["unit"] or "amount"
         append_table(
             parent,
-            document,
+            report_json,
             f"{pointer}/positions",
             (Column(field="amount", heading=unit, form=axis["form"]), *_COLUMNS),
             caption="Best plan at each position",
@@ -167,7 +169,7 @@ def _append_tables(parent: Element, document: Any) -> None:
         if axis["changes"]:
             append_table(
                 parent,
-                document,
+                report_json,
                 f"{pointer}/changes",
                 (
                     Column(field="low", heading=f"{unit}, from", form=axis["form"]),

@@ -30,7 +30,7 @@ def rule_out_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArra
     if not len(seconds) or not (offloads.any() or problem.runtime.parameters_on_host):
         return
     if np.isfinite(_host_memory(problem.cluster, prepared.members.meshes.devices)).any():
-        excess, group_of_option = _excess_by_option(problem, prepared)
+        excess, group_of_option = _offload_excess_by_outer(problem, prepared)
         # Most spaces have no member that is ruled out: the check of each member takes longer.
         if (excess > 0.0).any():
             seconds[_by_member(prepared, excess, group_of_option) > 0.0] = np.inf
@@ -38,12 +38,12 @@ def rule_out_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArra
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
     """(members,) lower bound of offloaded bytes beyond all host memory; negative = fits."""
-    result: FloatArray = _by_member(prepared, *_excess_by_option(problem, prepared))
+    result: FloatArray = _by_member(prepared, *_offload_excess_by_outer(problem, prepared))
     return result
 
 
-def _excess_by_option(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
-    """Bound of `excess_over_hosts` by (ZeRO group, outer, offload); each ZeRO option's group."""
+def _offload_excess_by_outer(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
+    """Offloaded less host bytes by (ZeRO group, row of `outers`, offload); ZeRO options' groups."""
     room = _host_memory(problem.cluster, prepared.members.meshes.devices)[
         prepared.members.outers.columns["mesh"]
     ]
@@ -69,7 +69,7 @@ def _host_memory(cluster: Cluster, devices: IntArray) -> FloatArray:
 
 
 def _offloaded_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
-    """Least offloaded bytes of all devices by (ZeRO group, outer, offload); each option's group.
+    """Least offloaded bytes by (ZeRO group, row of `outers`, offload); ZeRO options' groups.
 
     A ZeRO group is a set of ZeRO options with the same offloaded bytes.
     """

@@ -99,7 +99,7 @@ class Prepared:
         )
 
     def _table_place(self, place: int) -> tuple[int, int, int]:
-        """Outer, recomputed module set and sharding group of a member, by number."""
+        """(outer, recomputed module set, sharding group) indices of the member at `place`."""
         chosen, choices = self.members.chosen(place), self.members.inner.choices
         return (
             chosen.outer,
@@ -108,7 +108,7 @@ class Prepared:
         )
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
-        """(pp, vpp) of an outer choice, which fixes all axes except the memory options."""
+        """(pp, vpp) of outer choice number `outer`, which fixes all axes except memory options."""
         columns = self.members.outers.columns
         return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(
             columns["vpp"][outer]

@@ -203,8 +203,8 @@ _OF_LAYER = ("logits", "logits_blocks", "overlap_buffers")
 _OF_MESH = ("shard", "expert_shard", "norm", "passes", "communicators", "slowdown", "scales")
 
 
-def _line_costs_table(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:
-    """Price tables of lines, with the blocks of every group placement side by side.
+def _line_costs_table(costs: Costs, layer_rows: IntArray, mesh_rows: IntArray) -> Costs:
+    """Price tables of lines by (rows, ways) rows of `costs`, all placements' blocks side by side.
 
     Args:
         layer, mesh: (rows, ways) rows of `costs`.
@@ -215,13 +215,13 @@ def _line_costs_table(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:
         return np.ascontiguousarray(np.concatenate([table[..., way] for way in rows.T]))
 
     return costs._replace(
-        **{name: side_by_side(getattr(costs, name), layer) for name in (*_BY_LAYER, "saved")},
-        **{name: side_by_side(getattr(costs, name), mesh) for name in BY_MESH},
-        **{name: getattr(costs, name)[layer[:, 0]] for name in _OF_LAYER},
-        **{name: getattr(costs, name)[mesh].min(axis=1) for name in _OF_MESH},
-        tied=costs.tied[:, mesh].min(axis=2),
+        **{name: side_by_side(getattr(costs, name), layer_rows) for name in (*_BY_LAYER, "saved")},
+        **{name: side_by_side(getattr(costs, name), mesh_rows) for name in BY_MESH},
+        **{name: getattr(costs, name)[layer_rows[:, 0]] for name in _OF_LAYER},
+        **{name: getattr(costs, name)[mesh_rows].min(axis=1) for name in _OF_MESH},
+        tied=costs.tied[:, mesh_rows].min(axis=2),
         # A send takes the same time on all ranks, except for gathers over tp that follow it.
-        border=np.ascontiguousarray(costs.border[layer].min(axis=1)),
+        border=np.ascontiguousarray(costs.border[layer_rows].min(axis=1)),
     )
 
 

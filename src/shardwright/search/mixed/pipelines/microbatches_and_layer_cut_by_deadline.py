@@ -169,7 +169,7 @@ def _cut(
 def _run_holds(
     terms: Terms, row: int, first: int, stages: int, p: int, m: int, limit: float
 ) -> int:
-    """Most layers that a run of stages can hold in memory and time; 0 = some stage holds none.
+    """Most layers a run of stages (table row `row`) can hold in memory and time; 0 = a stage none.
 
     0 = some stage holds none.
 

@@ -135,10 +135,10 @@ class PoolGrids:
             self.ranges.append(device_range)
             self.searched.append(device_range)
 
-    def split_weak_ranges(
+    def split_weak_device_ranges(
         self, target: Callable[[float], float], clock: Limit, say: Callable[[str], None]
     ) -> None:
-        """Split ranges, the weakest first, until no value bound is below `target` or a limit ends.
+        """Split and search anew weak ranges of device counts until all reach `target` or time ends.
 
         Args:
             target: value to prove for plans that end by a time in seconds.

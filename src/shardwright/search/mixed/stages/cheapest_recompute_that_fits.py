@@ -147,7 +147,7 @@ def _cheapest(
     again: FloatArray,
     host: FloatArray,
 ) -> tuple[float, int, int]:
-    """(s added to a microbatch, fully, selectively recomputed layers) of the cheapest; inf = no."""
+    """(s added a microbatch, full, selective layers) of the cheapest at row `row`; inf = none."""
     host_room = host[row, 3] - n * host[row, 0]
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0

@@ -51,7 +51,7 @@ from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import 
     AFTER,
     BEFORE,
     LAYER,
-    part_block_counts,
+    block_counts_of_parts,
 )
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
@@ -121,7 +121,7 @@ class SharedLayers:
             node_classes(problem.cluster),
             replace(problem, cluster=merge_zones(problem.cluster)),
         )
-        counts, one = part_block_counts(problem.model), np.ones(1, dtype=np.int64)
+        counts, one = block_counts_of_parts(problem.model), np.ones(1, dtype=np.int64)
         rows = stage_rows(one, one, sp=problem.runtime.sequence_parallel)
         dense = reductions_table(group_problem(problem, 0), rows, one, parts=("dense",)).dense[:, 0]
         sizes = sum_sizes(problem.job, problem.runtime)

@@ -90,8 +90,8 @@ def _patterns_of_period(inner: IntArray, period: int) -> list[LayerPattern]:
     return patterns
 
 
-def part_block_counts(model: Model) -> IntArray:
-    """(3, blocks) times that each block is in a unit of layers, before the units, after them."""
+def block_counts_of_parts(model: Model) -> IntArray:
+    """(3, blocks) times each block is in one unit of layers, in all before units, in all after."""
     chain, pattern = chain_of(model), pattern_of(model)
     end = pattern.first + pattern.units * pattern.period
     units = chain.layers[pattern.first : pattern.first + pattern.period]

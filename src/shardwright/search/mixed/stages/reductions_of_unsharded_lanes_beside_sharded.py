@@ -19,7 +19,9 @@ from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import ex
 from shardwright.cost.network.grid_groups_and_collective_seconds import network_of
 from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import part_block_counts
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
+    block_counts_of_parts,
+)
 from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,
     stage_rows,
@@ -68,7 +70,7 @@ class UnshardedReductions:
             )
             table = reductions_table(own, rows, np.array([mesh.dp]))
             found.append(np.stack([table.dense[:, 0], table.experts[:, 0]]))
-        counts = part_block_counts(problem.model)
+        counts = block_counts_of_parts(problem.model)
         if sums.table.tied:
             counts = counts * np.array([[1], [0], [0]])
         return UnshardedReductions(
@@ -191,7 +193,9 @@ class UnshardedReductions:
             for block, elements in enumerate(self.elements[kind, pair].tolist()):
                 if elements:
                     spent = [
-                        exchange_seconds(elements, 1.0 / members, span, network, sizes, width=width)
+                        exchange_seconds(
+                            elements, 1.0 / members, span, network, sizes, element_bytes=width
+                        )
                         for span in spans
                     ]
                     found[which] += np.outer(np.min(spent, axis=0), self.counts[:, block])

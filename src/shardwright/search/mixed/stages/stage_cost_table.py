@@ -22,7 +22,7 @@ from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
 from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
     LAYER,
     LayerPattern,
-    part_block_counts,
+    block_counts_of_parts,
     pattern_of,
 )
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
@@ -165,7 +165,7 @@ def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageT
         UsageError: no stage has the pinned values.
     """
     assert not why_no_pipelines(problem)
-    pools, counts = pools_of(problem.cluster), part_block_counts(problem.model)
+    pools, counts = pools_of(problem.cluster), block_counts_of_parts(problem.model)
     choices = choices or PinnedValues()
     sizes, batch = choices.sizes(MICROBATCHES), problem.job.global_batch
     rows = [

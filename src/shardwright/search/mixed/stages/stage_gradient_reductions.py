@@ -16,7 +16,9 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import Axes
 from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import part_block_counts
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
+    block_counts_of_parts,
+)
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,
@@ -105,7 +107,7 @@ class StageReductions:
         return np.asarray(seconds)
 
     def row_seconds(self, row: int, *, members: int, replicas: int) -> FloatArray:
-        """(2, parts) all-gather and reduction seconds of a row at given members and replicas."""
+        """(2, parts) all-gather and reduction seconds of stage row `row` at given group sizes."""
         pair, mesh = int(self.table.pairs[row]), self.table.mesh(row)
         seconds = self.dense[:, pair, self._stride_index(mesh.tp), members - 1]
         if self.experts.size:
@@ -169,7 +171,7 @@ def _part_seconds(
         group_problem(problem, table.pools[pool].group),
         set_size=mesh.size if "experts" in parts else mesh.tp,
     )
-    counts = part_block_counts(problem.model)
+    counts = block_counts_of_parts(problem.model)
     found = reductions_table(own, rows, shard, parts=parts, copies=copies)
     return np.stack(
         [np.einsum("pb,bn->np", counts, seconds) for seconds in (found.gather, found.reduce)]

@@ -23,7 +23,7 @@ from shardwright.search.mixed.stages.device_pools import merge_zones
 from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
     AFTER,
     BEFORE,
-    part_block_counts,
+    block_counts_of_parts,
 )
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.reductions_of_unsharded_lanes_beside_sharded import (
@@ -215,7 +215,7 @@ class MixedStageCosts:
             reduce=np.ascontiguousarray(reduce),
             update=update if runtime.overlap_param_gather else update + gather,
             layers=table.layers,
-            blocks=part_block_counts(self.problem.model).sum(axis=1),
+            blocks=block_counts_of_parts(self.problem.model).sum(axis=1),
             blocking=runtime.blocks_sends(1),
             gathers_first=runtime.overlap_param_gather,
             reduces_last=not runtime.overlap_grad_reduce,

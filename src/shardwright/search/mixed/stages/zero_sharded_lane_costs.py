@@ -244,7 +244,7 @@ def _least_block_seconds(
     *,
     zero: int,
 ) -> FloatArray:
-    """(4, blocks) least seconds of forward, backward, added selective and added full recomputation.
+    """(4, blocks) least seconds of table row `row`: forward, backward, more if selective or full.
 
     The least over the range of replicas.
     """
