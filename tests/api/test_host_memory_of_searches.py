@@ -19,7 +19,7 @@ from shardwright.api.searches.robust_search_over_cluster_scenarios import plan_r
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import under
 from shardwright.search.grid import build_error_where_nothing_fits as infeasible_hints
-from shardwright.search.grid.members.grid_search_space import parts_of
+from shardwright.search.grid.members.grid_search_space import supported_option_parts
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import Prediction
@@ -189,7 +189,7 @@ def every_step(request: Request) -> list[tuple[float, int]]:
     problem = problem_of(request)
     facts = facts_of(problem)
     found = []
-    for part in parts_of(problem, space_of(request, problem, facts)):
+    for part in supported_option_parts(problem, space_of(request, problem, facts)):
         own = under(problem, part.chosen)
         rules = replace(facts, lone_stages=lone_stages(own.runtime))
         for grid in count(own, part, rules).grids.values():

@@ -19,7 +19,7 @@ from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Runtime
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members
-from shardwright.search.grid.members.grid_search_space import parts_of
+from shardwright.search.grid.members.grid_search_space import supported_option_parts
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
@@ -37,7 +37,7 @@ def stages_of(runtime: Runtime) -> dict[str, Any]:
 
 def assert_counts_are_lists(case: Case) -> int:
     total = 0
-    for part in parts_of(case.problem, case.space):
+    for part in supported_option_parts(case.problem, case.space):
         problem = under(case.problem, part.chosen)
         for meshes in (full_meshes(part, case.facts), idle_meshes(part, case.facts)):
             counted = count_members(

@@ -21,7 +21,12 @@ from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.search.grid.members.default_runtime_and_recompute_options import searched_options
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import AXES, Space, parts_of, with_options
+from shardwright.search.grid.members.grid_search_space import (
+    AXES,
+    Space,
+    supported_option_parts,
+    with_options,
+)
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
@@ -49,7 +54,7 @@ def case_of(seed: int) -> Case:
 def members_of(case: Case, space: Space) -> frozenset[Member]:
     """Legal, distinct members, each with the value of every option of its runtime."""
     found: set[Member] = set()
-    for part in parts_of(case.problem, space):
+    for part in supported_option_parts(case.problem, space):
         problem = under(case.problem, part.chosen)
         for meshes in (None, idle_meshes(part, case.facts)):
             members = enumerate_members(problem, part, case.facts, meshes=meshes)
@@ -146,9 +151,13 @@ def test_parts_that_a_runtime_refuses_are_no_members() -> None:
             break
     space = with_options(standard_space(problem, case.facts), searched_options(problem))
     pinned = restricted(space, pins={"dispatcher": ("allgather",)}, excludes={})
-    assert {dict(part.chosen)["expert_overlap"] for part in parts_of(problem, pinned)} == {"off"}
+    assert {
+        dict(part.chosen)["expert_overlap"] for part in supported_option_parts(problem, pinned)
+    } == {"off"}
     with pytest.raises(RuntimeModelError, match="expert_overlap=on"):
-        parts_of(problem, restricted(pinned, pins={"expert_overlap": ("on",)}, excludes={}))
+        supported_option_parts(
+            problem, restricted(pinned, pins={"expert_overlap": ("on",)}, excludes={})
+        )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,11 @@ from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.default_runtime_and_recompute_options import searched_options
-from shardwright.search.grid.members.grid_search_space import Space, parts_of, with_options
+from shardwright.search.grid.members.grid_search_space import (
+    Space,
+    supported_option_parts,
+    with_options,
+)
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
@@ -71,7 +75,7 @@ def assert_no_grid_is_faster(case: Case, capacity: int) -> JointAnswer | None:
     """Each part of the options alone, and all of them as a grid search has them."""
     grids = [
         best_grid_of(case, part, capacity=capacity)
-        for part in (case.space, *parts_of(case.problem, case.space))
+        for part in (case.space, *supported_option_parts(case.problem, case.space))
     ]
     try:
         answer = find_joint(
@@ -131,7 +135,7 @@ def test_pipelines_follow_pins_and_the_certificate_names_what_they_fix() -> None
         assert not pinned.base.of("pp")
         assert not pinned.fixed
     assert 2 not in joint_space(restricted(space, pins={}, excludes={"vpp": ("2",)})).chunks
-    part = parts_of(problem, space)[0]
+    part = supported_option_parts(problem, space)[0]
     assert joint_space(space).with_options(part, zero_stages=(0, 1)).base.chosen == part.chosen
 
 

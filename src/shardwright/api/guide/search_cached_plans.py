@@ -45,7 +45,7 @@ class PlanSearches:
 
     @property
     def count(self) -> int:
-        """Number of different requests that were searched."""
+        """Number of different training requests whose best plan was searched or stored."""
         return len(self._plans)
 
     @property

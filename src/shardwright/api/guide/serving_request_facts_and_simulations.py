@@ -114,7 +114,7 @@ class ServingFacts:
 
     @property
     def best(self) -> SimulatedDeployment:
-        """The candidate with the most tokens a second."""
+        """Simulated candidate deployment with the most tokens a second."""
         return max(
             map(self.simulated, self.candidates), key=lambda deployment: deployment.tokens_per_s
         )

@@ -269,7 +269,7 @@ def _idle_track(pieces: IdlePieces, number: int, stage_code: IntArray) -> Timeli
 
 
 def _spans(start: IntArray, finish: IntArray) -> dict[str, str]:
-    """Gaps before spans and lengths of spans, in ticks, as numbers with commas between."""
+    """Gaps before spans and their lengths in ticks, as comma-separated text, from picoseconds."""
     half = _TICK_PS // 2
     begin, end = (start + half) // _TICK_PS, (finish + half) // _TICK_PS
     return {

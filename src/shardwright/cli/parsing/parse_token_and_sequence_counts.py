@@ -22,7 +22,7 @@ IN_TOKENS: Final = ("--seq-len", "--critical-batch")
 
 
 def read_count(text: str, *, flag: str) -> int:
-    """Parse a count of tokens or sequences: ``"8192"``, ``"8,192"`` and ``"8k"`` are 8192.
+    """Read a flag's count from 1 on: ``8,192`` and ``8k`` are 8192; UsageError for other text.
 
     Raises:
         UsageError: the text is not a whole number from 1 on.

@@ -75,7 +75,7 @@ def pair_costs(layout: Layout) -> FloatArray:
 
 
 def trees_over(layout: Layout, parts: int) -> list[list[Edge]]:
-    """By part of the buffer: edges of the minimum spanning tree of units by link seconds so far."""
+    """Edges of a spanning tree of units for each of `parts` parts, least by link seconds so far."""
     costs, units = pair_costs(layout) / parts, len(layout.units[-1])
     busy, trees = np.zeros_like(costs), []
     for _ in range(parts):

@@ -68,7 +68,7 @@ def _held_after_forwards(key: _TableKey) -> _HeldCounts:
 
 
 def in_flight_microbatches(table: ActionTable, rank: int) -> FloatArray:
-    """(counts, local chunks) microbatches held after a forward of `rank`, distinct rows.
+    """(distinct counts, local chunks) microbatches in flight after each forward of `rank`.
 
     Whole numbers, as floats.
     """
@@ -105,7 +105,7 @@ def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) ->
 
 
 def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak bytes of saved activations over each rank's order of actions.
+    """(r,) peak bytes of saved activations, all in-flight microbatches, in each rank's order.
 
     The largest sum of in-flight microbatches times their bytes, and the bytes that an overlapped
     pair keeps besides (`paired_activations`).

@@ -62,18 +62,18 @@ def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
     return groups * (CHANNELS * CHANNEL_BYTES if _runs_nccl(problem) else 0)
 
 
-def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) -> IntArray:
-    """(n,) bytes of fused tensor-parallel overlap's buffers; 0 unless fused and stream `cut`.
+def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, stream_cut: BoolArray) -> IntArray:
+    """(n,) bytes of buffers of tensor-parallel overlap; 0 unless it is fused and the stream cut.
 
     OVERLAP_BUFFERS x tokens x hidden x element.
 
     Args:
         tokens: tokens that a device's GEMMs work on.
-        cut: the residual stream is cut over the tensor-parallel group.
+        stream_cut: the residual stream is cut over the tensor-parallel group.
     """
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return np.zeros(len(tokens), dtype=np.int64)
     buffer_bytes = (
         OVERLAP_BUFFERS * tokens * problem.model.hidden * (problem.job.activation.bits // 8)
     )
-    return np.where(cut, buffer_bytes, 0)
+    return np.where(stream_cut, buffer_bytes, 0)

@@ -61,7 +61,7 @@ class ForwardSeconds:
 
     @property
     def total(self) -> FloatArray:
-        """(t,) seconds of all parts of the forward together."""
+        """(t,) seconds of all parts together, without the attention core and the scan."""
         return np.asarray(self.seconds.sum(axis=0))
 
 

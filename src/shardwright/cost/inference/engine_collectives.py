@@ -118,7 +118,7 @@ def tensor_parallel_seconds(
 def exchange_seconds(
     route: Operator, rows: DegreeRows, *, networks: EngineNetworks, hidden: int
 ) -> FloatArray:
-    """(t,) seconds in which tokens travel to their experts and back, by the engine's library.
+    """(t,) seconds of an MoE layer's dispatch of tokens and combine, by the engine's library.
 
     Args:
         route: the operator that chooses experts.

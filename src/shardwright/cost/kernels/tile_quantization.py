@@ -31,7 +31,11 @@ read again."""
 
 
 def staging(
-    parts: Multiprocessors, tile: tuple[int, int], *, element_bytes: float, run: int = ALIGNED
+    multiprocessors: Multiprocessors,
+    tile: tuple[int, int],
+    *,
+    element_bytes: float,
+    run: int = ALIGNED,
 ) -> float:
     """Clocks of loading a GEMM tile's operands, `run` bytes a thread, over clocks of multiplying.
 
@@ -44,12 +48,12 @@ def staging(
     Args:
         element_bytes: bytes of an element.
     """
-    if not parts.multiplications:
+    if not multiprocessors.multiplications:
         return 0.0
     rows, columns = tile
-    instructions = 1 if parts.asynchronous and run >= 4 else 2
-    fetch = (rows + columns) * element_bytes / run * instructions / parts.lanes
-    return fetch / (rows * columns / (parts.multiplications * 2 / element_bytes))
+    instructions = 1 if multiprocessors.asynchronous and run >= 4 else 2
+    fetch = (rows + columns) * element_bytes / run * instructions / multiprocessors.lanes
+    return fetch / (rows * columns / (multiprocessors.multiplications * 2 / element_bytes))
 
 
 def unaligned(
@@ -84,19 +88,19 @@ def unaligned(
 
 
 @lru_cache(maxsize=64)
-def _unaligned_factor(parts: Multiprocessors, element_bytes: float, run: int) -> float:
-    """Factor on multiplications of a GEMM whose operands load `run` bytes a thread."""
+def _unaligned_factor(multiprocessors: Multiprocessors, element_bytes: float, run: int) -> float:
+    """Factor on multiplications of a GEMM whose threads load operands in pieces of `run` bytes."""
     if run >= ALIGNED:
         return 1.0
-    aligned = 1.0 + staging(parts, USUAL_TILE, element_bytes=element_bytes)
+    aligned = 1.0 + staging(multiprocessors, USUAL_TILE, element_bytes=element_bytes)
     return (
-        1.0 / parts.unaligned
-        + staging(parts, USUAL_TILE, element_bytes=element_bytes, run=max(run, 1))
+        1.0 / multiprocessors.unaligned
+        + staging(multiprocessors, USUAL_TILE, element_bytes=element_bytes, run=max(run, 1))
     ) / aligned
 
 
 def wave_padding(
-    parts: Multiprocessors,
+    multiprocessors: Multiprocessors,
     *,
     m: FloatArray,
     n: FloatArray,
@@ -125,16 +129,21 @@ def wave_padding(
     """
     # In axes: product, tile, split.
     high, wide, weight = np.array(
-        [[*tile, 1.0 + staging(parts, tile, element_bytes=element_bytes)] for tile in parts.tiles]
+        [
+            [*tile, 1.0 + staging(multiprocessors, tile, element_bytes=element_bytes)]
+            for tile in multiprocessors.tiles
+        ]
     ).T[:, :, None]
     sides = np.broadcast_arrays(m, n, k, groups)
     rows, columns, deep, many = (
         np.maximum(side.astype(np.float64), 1.0)[:, None, None] for side in sides
     )
     splits = np.array(SPLITS, dtype=np.float64)
-    waves = np.ceil(np.ceil(rows / high) * np.ceil(columns / wide) * many * splits / parts.count)
-    part = np.ceil(deep / splits / parts.depth) * parts.depth
+    waves = np.ceil(
+        np.ceil(rows / high) * np.ceil(columns / wide) * many * splits / multiprocessors.count
+    )
+    part = np.ceil(deep / splits / multiprocessors.depth) * multiprocessors.depth
     busy = waves * high * wide * part * weight / weight.min()
     sums = np.where(splits > 1.0, 8.0 * splits * intensity / deep, 0.0)
-    over = busy * parts.count / (rows * columns * deep * many) + sums
+    over = busy * multiprocessors.count / (rows * columns * deep * many) + sums
     return np.asarray(np.maximum(over.min(axis=(1, 2)), 1.0))

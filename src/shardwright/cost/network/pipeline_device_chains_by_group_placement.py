@@ -199,7 +199,7 @@ def _most_below(
 
 
 def _parts_lie_alike(part_rows: IntArray, whole_rows: IntArray) -> bool:
-    """True if groups whose wholes have equal placement rows also have equal rows of their parts.
+    """True if groups with equal placement rows of their wholes also have equal rows of parts.
 
     Else a plan, which folds devices by the whole groups, may price any of the parts.
     """

@@ -97,12 +97,12 @@ PART_NAMES = (*PARTS, "recompute", "sharding", "scales", "host")
 
 
 def step_costs(problem: Problem, grid: Grid, priced: TableRows) -> StepCosts:
-    """Seconds and bytes of the step of `grid`, composed from its table rows."""
+    """Seconds and bytes of a grid's step by chunk and rank, from table rows, before ordering."""
     return compose_step(problem, grid_choices(grid, priced.layout), priced)
 
 
 def compose_step(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepCosts:
-    """Seconds and bytes by chunk and rank of a step with given memory choices, from table rows.
+    """Seconds and bytes of a step by chunk and rank, before ordering, from choices and table rows.
 
     Of a grid, or of one device's chunks of a general plan.
     """

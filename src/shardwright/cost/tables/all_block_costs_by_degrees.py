@@ -133,7 +133,7 @@ def layer_table(
     buffers = overlap_buffer_bytes(
         problem,
         tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]),
-        cut=_surely_in_island(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
+        stream_cut=_surely_in_island(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
     )
     return LayerTable(
         **{

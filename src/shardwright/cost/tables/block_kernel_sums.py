@@ -88,7 +88,7 @@ class BlockSums:
     pair: PairedLayer
 
     def at(self, rows: IntArray) -> BlockSums:
-        """The sums at the given rows."""
+        """The sums of the given rows of degrees."""
         return _map_arrays(lambda values: values[..., rows], self)
 
 

@@ -168,7 +168,7 @@ def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
 def layout_of(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> ChunkLayout:
-    """Layout of `model` on pp x vpp chunks (cached); StrategyError where the layers do not divide.
+    """Layout on pp x vpp chunks (cached; `first`, `last`: end ranks' layers), or StrategyError.
 
     The same object for the same arguments, as every row of options and every mesh needs it.
 
@@ -185,7 +185,7 @@ def layout_of(
 def _layout_of(
     keyed_model: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]
 ) -> ChunkLayout | StrategyError:
-    """The layout of a model on pp x vpp chunks, or the error that there is none (cached)."""
+    """Layout on pp x vpp chunks (`first`, `last`: end ranks' layers), or its error (cached)."""
     model = keyed_model.value
     try:
         contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)

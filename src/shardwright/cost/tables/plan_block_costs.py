@@ -227,7 +227,7 @@ def _row_on_device(
             ],
             dtype=np.int64,
         ),
-        cut=np.array(
+        stream_cut=np.array(
             [structure.sequence_parallel and parts_along(structure.cell(products), *WIDTHS) > 1]
         ),
     )

@@ -103,7 +103,7 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     def gathers(
         elements: IntArray, narrow: IntArray, own_elements: FloatArray, parts: FloatArray
     ) -> FloatArray:
-        """(blocks, n) seconds of copies, casts and host launches around one layer's all-gather."""
+        """(blocks, n) s of copies, casts, launches around a layer's all-gather in `parts`."""
         host_copy_s = (
             own_elements
             * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved)

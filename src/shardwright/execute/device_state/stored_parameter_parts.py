@@ -162,7 +162,7 @@ class ParameterStore:
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
-        """Values of a parameter in a box, in compute format and the dim order of `parameter`."""
+        """A parameter's box, by run and layer number, in compute format and `parameter`'s order."""
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         value = (
             stored.value
@@ -192,7 +192,7 @@ class ParameterStore:
     def _stored_part(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> tuple[StoredParameter, ParameterOrigin]:
-        """The stored part that a use of a parameter reads, and the parameter's owner."""
+        """(stored part that holds a parameter's box, by run and layer number; the owner)."""
         parameter_origin = origin(self.model, run, layer, operator, parameter)
         return self.part(
             parameter_origin.key, tuple(box[i] for i in parameter_origin.order)
@@ -207,7 +207,7 @@ class ParameterStore:
         box: Box,
         gradient: torch.Tensor,
     ) -> None:
-        """Accumulate `gradient` into the stored gradient of an operator's parameter in a box."""
+        """Add `gradient` to the stored gradient of a parameter's box, by run and layer number."""
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         gradient_in_order = gradient.permute(parameter_origin.order)
         if stored.gradient is None:

@@ -59,7 +59,7 @@ def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Inter
 def _in_row(
     shape: tuple[int, ...], row: int, low: int, high: int
 ) -> Iterator[tuple[Interval, ...]]:
-    """Boxes that together are the elements [low, high) of an array, all inside one of its rows."""
+    """Boxes that together are flat elements [low, high) of an array, all inside row index `row`."""
     start = row * prod(shape[1:])
     yield from (((row, row + 1), *rest) for rest in _blocks(shape[1:], low - start, high - start))
 

@@ -340,7 +340,7 @@ def _grid_position(axis: FloatArray, value: FloatArray) -> tuple[IntArray, Float
 def _bilinear(
     first: FloatArray, second: FloatArray, table: FloatArray, x: FloatArray, y: FloatArray
 ) -> FloatArray:
-    """Bilinear interpolation of a table in log2 of both axes, constant beyond the edges."""
+    """Value of `table` at (x, y), bilinear in log2 of axes `first`, `second`; constant beyond."""
     i, f = _grid_position(first, x)
     j, g = _grid_position(second, y)
     low = table[i, j] + g * (table[i, j + 1] - table[i, j])

@@ -59,8 +59,8 @@ class CellStructure:
         """True if the device holds fewer tokens of the residual stream than its GEMMs work on."""
         return (
             0
-            < self._count(OperatorClass.STREAM, self.length)
-            < self._count(OperatorClass.MLP, self.length)
+            < self._token_count(OperatorClass.STREAM, self.length)
+            < self._token_count(OperatorClass.MLP, self.length)
         )
 
     @property
@@ -77,19 +77,19 @@ class CellStructure:
         """
         if self.cell(OperatorClass.EXPERTS) is None:
             return True
-        if self._count(OperatorClass.EXPERTS, self.length) > self._count(
+        if self._token_count(OperatorClass.EXPERTS, self.length) > self._token_count(
             OperatorClass.ROUTER, self.length
         ):
             return True
         return len(_devices_of_same_tokens(self)) == 1
 
-    def _count(self, klass: OperatorClass, length: int) -> int:
+    def _token_count(self, klass: OperatorClass, length: int) -> int:
         """Tokens of a microbatch that the device has in operators of a class; 0 if it runs none."""
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
         """Tokens that the device works on in operators of `klass`; see `Placing.tokens`."""
-        return Size(times=self._count(klass, length))
+        return Size(times=self._token_count(klass, length))
 
     def part(self, extent: Extent, operator: Operator) -> Size:
         """Elements of one extent that the device holds; 0 if the device runs no such operator."""
@@ -115,7 +115,7 @@ class CellStructure:
         topk of each token that its experts serve, times its share of the experts (rounded up).
         """
         assert operator.experts is not None
-        region = self._count(OperatorClass.EXPERTS, length)
+        region = self._token_count(OperatorClass.EXPERTS, length)
         return Size(
             times=-(
                 -region
@@ -144,7 +144,7 @@ class CellStructure:
         peers = [replace(self, device=d) for d in group if d != self.device]
         if not peers:
             return Size(times=0)
-        sent_rows = self._count(OperatorClass.ROUTER, length) * sum(
+        sent_rows = self._token_count(OperatorClass.ROUTER, length) * sum(
             peer.held_experts(operator) for peer in peers
         )
         received_rows = self.held_experts(operator) * sum(
@@ -159,7 +159,7 @@ class CellStructure:
 
     def router_tokens(self, length: int) -> int:
         """Number of tokens of a microbatch that the device routes."""
-        return self._count(OperatorClass.ROUTER, length)
+        return self._token_count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
         """Routed copies that the device's experts work on; 0 on a device without experts.
@@ -211,7 +211,8 @@ class CellStructure:
         """Tokens of each device of the attention core's group, summed over the given lengths."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
         return tuple(
-            sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group
+            sum(replace(self, device=d)._token_count(operator.klass, n) for n in lengths)
+            for d in group
         )
 
     def own_region(self) -> Box:

@@ -186,7 +186,7 @@ def _holding_numbers(cells: CellRow, block: Block, klass: OperatorClass) -> IntA
 
 @lru_cache(maxsize=4096)
 def reach_trait(cells: StageCells, first_device: int, units: tuple[Units, ...]) -> Trait:
-    """Trait of how each device's groups lie on the tiers of the network.
+    """Trait of how each device's groups lie on network tiers, stage from `first_device` on.
 
     For each tree and set of dims, the devices that differ only in those dims.
     """

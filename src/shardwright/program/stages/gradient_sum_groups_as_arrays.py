@@ -53,7 +53,7 @@ class Sums:
     elements: IntArray
 
     def holders(self, use: int) -> frozenset[int] | None:
-        """Devices that run the operator of a use in any stage; None if all uses have one operator.
+        """Devices that run use number `use`'s operator in any stage; None if all uses have one.
 
         None if all uses are of one operator.
 
@@ -63,7 +63,7 @@ class Sums:
         return _holders(self, use)
 
     def counted(self, use: int) -> frozenset[int]:
-        """Devices whose part is counted at a use: the devices of no use before it."""
+        """Devices whose part counts at use number `use`: those of no use before it."""
         return _counted(self, use)
 
     def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:

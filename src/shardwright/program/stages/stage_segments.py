@@ -145,7 +145,7 @@ def _stage(
     ranged: bool,
     overridden: bool,
 ) -> StageParts:
-    """One stage of a lane, resolved against the model.
+    """Stage number `chunk` of lane number `number`, resolved against the model.
 
     Args:
         ranged: some trees are of some blocks only.

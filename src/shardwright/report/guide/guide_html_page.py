@@ -97,7 +97,7 @@ def _rule_view(guide_json: Any, place: int) -> View:
 
 
 def _append_tables(parent: Element, guide_json: Any, *, at: str, rule: Any) -> None:
-    """Append a rule's tables: formulas, other choices of its verdict, sides of its break-even."""
+    """Append tables of the rule at pointer `at`: formulas, verdict's choices, break-even sides."""
     if rule["formulas"]:
         append_table(parent, guide_json, f"{at}/formulas", FORMULAS, caption="Formulas")
     if rule["verdict"] is not None and rule["verdict"]["others"]:

@@ -148,7 +148,7 @@ def cell_text(cell: PictureCell, *, picture: PlanPicture, shortening: int) -> st
 
 
 def lane_prefix(lane: int, *, lanes: int) -> str:
-    """Prefix of a lane's chunk numbers: empty or ``'`` with up to two lanes, else ``3:``."""
+    """Prefix of a lane's chunk numbers: empty or ``'`` with up to two lanes, else as ``3:``."""
     if lanes <= 2:
         return "'" * lane
     return f"{lane}:"

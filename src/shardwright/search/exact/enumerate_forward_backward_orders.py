@@ -118,7 +118,7 @@ def _links(
     send: IntArray,
     blocking: bool,
 ) -> IntArray:
-    """(links, 2) dependencies between a shape's tasks under one order of each stage.
+    """(links, 2) dependencies of a shape's tasks: `base` ones, and those of one order a stage.
 
     An order ends with -1 if it has fewer actions than the longest.
     """

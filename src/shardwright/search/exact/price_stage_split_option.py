@@ -101,7 +101,7 @@ class Illegal:
 
 
 def capacities(cluster: Cluster) -> tuple[int, ...]:
-    """Memory bytes of each device of the cluster."""
+    """Bytes of each device's memory in the cluster: the user's reserve is off, the context in."""
     return tuple(
         g.kind.accelerator.memory_bytes
         for g in cluster.groups

@@ -31,7 +31,7 @@ from shardwright.search.grid.changes_of_infeasible_request import (
     unpinned_changes,
 )
 from shardwright.search.grid.members.enumerate_members import enumerate_members
-from shardwright.search.grid.members.grid_search_space import Space, parts_of
+from shardwright.search.grid.members.grid_search_space import Space, supported_option_parts
 from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import host_lack
 from shardwright.strategy.grid.grid_rule_violations import violations
@@ -77,7 +77,7 @@ def nothing_fits(
         if (smallest_member := smallest(part_problem, part, enough=capacity)) is not None
     ]
     # Where options are searched, changes are tried with the first value of each.
-    first = parts_of(problem, space)[0]
+    first = supported_option_parts(problem, space)[0]
     problem = under(problem, first.chosen)
     if not smallest_strategies:
         return _nothing_legal(problem, first, facts, sum(part.enumerated for part in expanded))

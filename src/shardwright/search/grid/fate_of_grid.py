@@ -16,7 +16,12 @@ from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import member_grid
-from shardwright.search.grid.members.grid_search_space import AXES, Space, Value, parts_of
+from shardwright.search.grid.members.grid_search_space import (
+    AXES,
+    Space,
+    Value,
+    supported_option_parts,
+)
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
@@ -173,7 +178,7 @@ def _part_with_options(problem: Problem, space: Space, grid: Grid) -> Space | No
         for modules, any_recompute in module_sets
         if any_recompute or grid.recompute is Recompute.NONE
     ]
-    for part in parts_of(problem, space):
+    for part in supported_option_parts(problem, space):
         for modules in allowed_modules:
             if under(problem, in_vocabulary_order((*part.chosen, *modules))).runtime == runtime:
                 return replace(part, modules=(modules,))

@@ -48,7 +48,7 @@ class MembersByBound:
     num_whole_near: int
 
     def grid(self, number: int) -> Grid:
-        """The grid of the member with a number."""
+        """Grid of member number `number`, counted over all option parts."""
         part = int(np.searchsorted(self.start, number, side="right")) - 1
         return member_grid(self.parts[part].members, number - int(self.start[part]))
 

@@ -17,7 +17,7 @@ from shardwright.progress_callback import Progress
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.grid.members.device_meshes import MeshRows, full_meshes, idle_meshes
-from shardwright.search.grid.members.grid_search_space import Space, parts_of
+from shardwright.search.grid.members.grid_search_space import Space, supported_option_parts
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.grid.search_by_mesh_result import Searched
 from shardwright.search.grid.search_meshes_for_fixed_options import PartSearch
@@ -56,7 +56,7 @@ def search(
             `top` best.
     """
     found, limit = Searched(), limit or Limit()
-    first, *others = parts = parts_of(problem, space)
+    first, *others = parts = supported_option_parts(problem, space)
 
     def meshes_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
         """Meshes of a part on all devices, and with idle devices (None if the space has none)."""

@@ -27,11 +27,11 @@ from shardwright.search.grid.best_first_search import (
 )
 from shardwright.search.grid.bounds.member_price_tables import Prepared, prepare
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import (
+    counted_rank_rows,
     kernel_seconds_per_rank,
     memory_bound,
     path_bound,
     row_bounds,
-    rows_of,
 )
 from shardwright.search.grid.members.enumerate_members import (
     Members,
@@ -200,7 +200,7 @@ def _member_bound(
         result.illegal += 1
         return None
     lanes = grid_schedule(grid.schedule).lanes
-    rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
+    rows = counted_rank_rows(grid.schedule, grid.pp, microbatches // lanes)
     priced = replace(
         prepared.priced(place), layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp)
     )

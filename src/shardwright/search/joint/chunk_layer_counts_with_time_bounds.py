@@ -182,7 +182,7 @@ def any_order_bounds(
 def _activation_room(
     splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
 ) -> FloatArray:
-    """(shapes, ranks) upper bound on the bytes for activations, without recomputation.
+    """(shapes, ranks) upper bound on a device's bytes for saved activations, all kept in full.
 
     As `price_layer_runs_and_splits_of_each_rank` has it for one chunk.
     """

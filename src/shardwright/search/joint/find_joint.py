@@ -16,7 +16,7 @@ from shardwright.progress_callback import Progress
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of
 from shardwright.search.grid.find_best_grid import find, problem_text
-from shardwright.search.grid.members.grid_search_space import Space, parts_of
+from shardwright.search.grid.members.grid_search_space import Space, supported_option_parts
 from shardwright.search.grid.search_by_mesh import fastest_first
 from shardwright.search.joint.chunk_layer_counts_with_time_bounds import layer_counts
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
@@ -197,7 +197,9 @@ def _search_pipelines(question: _JointRequest, grid: Answer | None) -> _JointRes
         best_s=grid.certificate.best_s if grid else OPEN_LIMIT,
         complete=grid is None or grid.certificate.optimal,
     )
-    parts: list[Space] = list(parts_of(problem, joint.base)) if joint.base.of("pp") else []
+    parts: list[Space] = (
+        list(supported_option_parts(problem, joint.base)) if joint.base.of("pp") else []
+    )
     if grid is not None:
         parts = fastest_first(problem, parts, grid.grid)
     for part in parts:

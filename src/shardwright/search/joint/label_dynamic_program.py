@@ -171,7 +171,7 @@ def reach(
     label: FloatArray,
     back: IntArray,
 ) -> float:
-    """Least seconds of a microbatch through all ranks, step <= `limit`, else inf; fills `label`.
+    """Least seconds of a microbatch through all ranks, step <= `limit` s, else inf; fills `label`.
 
     No node lacks host memory. The limit at which it becomes inf is a lower bound on every member of
     the pipeline: times and host bytes of an option are no more than its members', and a label

@@ -93,7 +93,7 @@ def border_of(splits: Splits) -> float:
 
 
 def bound_pipeline(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> PipelineBound:
-    """Lower bound in seconds on a pipeline's members (`limit` = none is below), and near cuts.
+    """Lower bound in seconds on a pipeline's members (`limit` = none below), and near layer cuts.
 
     Before jitter and clipping; `limit` if no member is below it. The cuts reach the bound or come
     near.

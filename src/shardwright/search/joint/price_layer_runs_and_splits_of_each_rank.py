@@ -267,7 +267,7 @@ def _price_any(
     host: float,
     limit: float,
 ) -> bool:
-    """Price one option under any static order and keep it; False if its bound is above `limit`.
+    """Price one option under any static order and keep it; False if its bound is over `limit` s.
 
     A rank that recomputes runs whole backwards: the inputs of its weight gradients are recomputed
     for them. Before the first backward there are at most `room` forwards; weight gradients may wait
@@ -351,7 +351,7 @@ def _price(
     host: float,
     limit: float,
 ) -> None:
-    """Price one option under the named order, and keep it if its bound is at most `limit`."""
+    """Price one option under the named order, and keep it if its bound is at most `limit` s."""
     sums, fixed = splits.sums, splits.fixed
     p, v, m, n = pipe.ranks, pipe.chunks, float(pipe.microbatches), j - i
     forward = _of(sums, s, FORWARD, i, j)
@@ -424,7 +424,7 @@ def _price(
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
-    """Fill `cells` with the options of every rank and run that fit and may end before `limit`.
+    """Fill `cells` with the options of each rank and run that fit and may end before `limit` s.
 
     For each split the least recomputation that fits; under any order every recomputation from one
     microbatch in flight up to all (`_fill_run`).

@@ -162,7 +162,7 @@ def memory_options_of_rank(
     rooms: dict[int, int] = {}
 
     def room(again: int) -> int:
-        """Activation room of the rank in bytes, with `again` recomputed bytes; cached."""
+        """Bytes for the rank's saved activations if backward makes `again` bytes anew; cached."""
         if again not in rooms:
             step = with_recompute_temporaries(
                 shaped, plan, layout, costs, np.full(plan.ranks, again)

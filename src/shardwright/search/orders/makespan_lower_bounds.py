@@ -115,7 +115,7 @@ def round_trip_times(problem: OrderProblem) -> IntArray:
 
 
 def _most_time_in(time: IntArray, size: IntArray, limit: int, microbatches: int) -> int:
-    """Upper bound on the time of actions whose sizes together fit in `limit`.
+    """Upper bound on the time of actions whose bytes (`size`) together fit in `limit`.
 
     `microbatches` actions of each chunk, fractions allowed.
     """

@@ -110,7 +110,7 @@ def microbatch_states(
 
 
 def fitting_combinations(offers: OptionCombinations, states: IntArray, limit: int) -> IntArray:
-    """Indices of the combinations that fit in `limit` in all states, the least time first.
+    """Indices of combinations that fit in `limit` bytes in all states, the least time first.
 
     Without combinations that another one is no slower than on every chunk. States are those of
     `microbatch_states`.

@@ -160,7 +160,7 @@ def _neighbours_in_stage(place: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _rows_of(rows: ActionRows, graph: ActionGraph) -> tuple[IntArray, IntArray]:
-    """Rows of the nodes in CSR form: (rows of one node after another, (nodes + 1,) starts)."""
+    """Device-class rows that run each node, in CSR form: (rows, (nodes + 1,) starts)."""
     order = np.argsort(graph.node, kind="stable")
     return rows.row[order], np.searchsorted(graph.node[order], np.arange(len(graph.position) + 1))
 

@@ -88,7 +88,7 @@ def _critical(
 
 @inner
 def _fits(table: IntArray, codes: IntArray, first: int, last: int, limit: int) -> bool:
-    """True if a rank's row stays within its memory limit."""
+    """True if a rank's actions (`codes` first .. last - 1) never keep more than `limit` bytes."""
     chunks = table.shape[1]
     level = 0
     for a in range(first, last):

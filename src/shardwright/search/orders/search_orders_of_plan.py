@@ -194,7 +194,7 @@ def _crossing_times(problem: Problem, costs: StageCosts, link: LaneEdge) -> tupl
 def _activation_limits(
     problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts
 ) -> IntArray:
-    """(devices,) bytes that each device has for activations of microbatches."""
+    """(devices,) bytes for saved activations of all microbatches; LARGEST on an unused device."""
     places: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for lane in stages:
         for stage in lane:
@@ -218,7 +218,7 @@ def _activation_room(
     stage_families: list[tuple[int, int, int]],
     device: int,
 ) -> int:
-    """Bytes for activations of all microbatches on a device of these stages; error if negative."""
+    """Bytes on a device for saved activations of all microbatches; InfeasibleError if negative."""
     steps = [step for place in stage_families for step in costs.families[place].slices]
     static: dict[str, int] = defaultdict(int)
     for place in stage_families:

@@ -11,7 +11,7 @@ MAX_LISTED: Final = 2**20
 
 
 def span(split: Split | None) -> int:
-    """Distance in devices from a split tree's base device to its last device."""
+    """Distance in device numbers from a split tree's first device to its last; 0 for one."""
     if split is None:
         return 0
     if isinstance(split.step, tuple):

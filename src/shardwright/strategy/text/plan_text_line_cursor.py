@@ -77,7 +77,7 @@ def read_all(
 def read_count(
     reader: PlanLineReader, digits: str, *, smallest: int = 0, largest: int = MAX_DEGREE
 ) -> int:
-    """Convert digits to a number; StrategyError outside `smallest`..`largest`."""
+    """Convert digits of a plan text to a number; StrategyError outside `smallest`..`largest`."""
     if len(digits) > 12 or not smallest <= int(digits) <= largest:
         raise reader.error(f"{digits[:20]} is not a number from {smallest} to {largest}")
     return int(digits)

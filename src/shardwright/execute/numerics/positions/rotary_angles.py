@@ -194,7 +194,7 @@ def rotate_pairs(
 def rotate_parts(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, parts: int
 ) -> torch.Tensor:
-    """Rotate equal parts of every head, each by its share of the angles.
+    """Rotate `parts` equal parts of each `width`-element head, each by its share of the angles.
 
     Heads have `width` elements (`GridRotary.apart`).
     """

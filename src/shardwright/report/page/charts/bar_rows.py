@@ -27,7 +27,7 @@ class BarRow:
 
 
 def append_bar_rows(parent: Element, report_json: Any, rows: Sequence[BarRow]) -> None:
-    """Append a label and a bar for each row; segment `k` from 0 has the colour ``--series-k``."""
+    """Append each row's label (sentence template) and its bar; segment `k` has ``--series-k``."""
     for row in rows:
         group = SubElement(parent, "div", {"class": "bar-row"})
         append_sentence(SubElement(group, "p"), report_json, row.label)

@@ -47,7 +47,7 @@ def append_plot_area(parent: Element, *, height: int, description: str) -> PlotA
 def append_vertical_axis(
     area: PlotArea, report_json: Any, pointer: str, *, places: Sequence[float]
 ) -> None:
-    """Append the name, ticks and grid lines of the vertical axis at a pointer.
+    """Append name, ticks, grid lines of the axis at a JSON pointer; `places`: fractions of height.
 
     Args:
         places: height of each tick above the lower edge, as a fraction of the area.
@@ -68,7 +68,7 @@ def append_vertical_axis(
 def append_horizontal_axis(
     area: PlotArea, report_json: Any, pointer: str, *, places: Sequence[float]
 ) -> None:
-    """Append the name and ticks of the horizontal axis at a pointer.
+    """Append name and ticks of the axis at a JSON pointer; `places`: fractions of the width.
 
     Args:
         places: distance of each tick from the left edge, as a fraction of the area.
@@ -85,7 +85,7 @@ def append_horizontal_axis(
 def append_value(
     parent: Element, report_json: Any, pointer: str, form: str, attributes: dict[str, str]
 ) -> None:
-    """Append the SVG text of the value at a pointer, in a format."""
+    """Append the SVG text of the JSON value at a pointer, in a number format."""
     label = SubElement(parent, "text", {"data-leaf": pointer, "data-form": form, **attributes})
     label.text = formatted(value_at(report_json, pointer), form)
 
@@ -104,6 +104,6 @@ def append_line_label(area: PlotArea, words: str, *, place: float) -> None:
 def _append_axis_name(
     area: PlotArea, report_json: Any, pointer: str, attributes: dict[str, str]
 ) -> None:
-    """Append the name of an axis in the colour of notes."""
+    """Append the name of the axis at a JSON pointer, in the colour of notes."""
     style = {"class": "axis-name", "data-leaf": pointer, "data-form": "text", **attributes}
     SubElement(area.labels, "text", style).text = formatted(value_at(report_json, pointer), "text")

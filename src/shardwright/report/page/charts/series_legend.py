@@ -29,7 +29,7 @@ def append_legend(
 
 
 def append_swatch_entry(legend: Element, report_json: Any, pointer: str, *, number: int) -> None:
-    """Append the entry of series `number`, whose name is at a JSON pointer."""
+    """Append the legend entry of series `number`, whose name is at a JSON pointer."""
     entry = SubElement(legend, "span", {"class": "legend-entry"})
     append_swatch(entry, number=number)
     value_element(entry, report_json, pointer)

@@ -74,5 +74,5 @@ def append_position_slider(
 
 
 def _at(template: str, position: str) -> str:
-    """Template with `position`, a JSON pointer, put before each of its pointers."""
+    """Sentence template with the JSON pointer `position` put before each of its pointers."""
     return template.replace("{/", f"{{{position}/")

@@ -59,7 +59,7 @@ def page_html(report_json: Any, views: Sequence[View], *, scripts: Sequence[str]
 
 
 def _append_footer(body: Element, report_json: Any) -> None:
-    """Append the footer: version, command that makes the page, any command for what-if views."""
+    """Append the footer from the JSON: version, command of the page, any for what-if views."""
     footer = SubElement(body, "footer")
     append_sentence(
         SubElement(footer, "p"), report_json, "Made by shardwright {/version} with the command"

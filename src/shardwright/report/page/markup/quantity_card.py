@@ -35,7 +35,7 @@ def append_card(
 def append_figure(
     parent: Element, report_json: Any, name: str, figure: str, explanation: str = ""
 ) -> Element:
-    """Append one quantity of a card: its name, value and explanation; returns its element.
+    """Append a quantity to a card: its name, and templates of its value and explanation.
 
     Args:
         figure, explanation: templates; see `markup.sentences`.

@@ -29,7 +29,7 @@ def require_no_digits(words: str) -> str:
 
 
 def value_element(parent: Element, report_json: Any, pointer: str, form: str = "text") -> Element:
-    """Append the element that shows the value at a pointer; returns the element."""
+    """Append a span with the JSON value at a pointer, in a number format; returns the span."""
     attributes = {"data-leaf": pointer, "data-form": form}
     element = SubElement(parent, "span", attributes)
     element.text = formatted(value_at(report_json, pointer), form)
@@ -46,7 +46,7 @@ def append_words(parent: Element, words: str) -> None:
 
 
 def append_sentence(parent: Element, report_json: Any, template: str) -> None:
-    """Append a sentence with the values that its template names.
+    """Append a sentence template with its JSON values filled in; ValueError for other digits.
 
     Raises:
         KeyError: the document lacks a value. ValueError: the words contain a digit.
@@ -60,7 +60,7 @@ def append_sentence(parent: Element, report_json: Any, template: str) -> None:
 
 
 def sentence_text(report_json: Any, template: str) -> str:
-    """The sentence as plain text, with the values that its template names."""
+    """Plain text of a sentence template with its JSON values filled in; other digits may stay."""
     return _VALUE.sub(
         lambda match: formatted(value_at(report_json, match[1]), match[2] or "text"), template
     )

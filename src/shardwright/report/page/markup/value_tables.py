@@ -120,7 +120,7 @@ def _append_cell(line: Element, value: Any, form: str) -> Element:
 
 
 def cell_value(row: Any, field: str) -> Any:
-    """Value of a field, or of a relative pointer, of an object; None where a part is missing."""
+    """Value of a field, or relative pointer, of a JSON object; None where a part is missing."""
     for name in field.split("/"):
         if isinstance(row, list):
             row = row[int(name)]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def best_improvement(time: Any) -> str:
-    """Template of the other batch, number of devices or option that gains most; empty if none.
+    """Sentence template on the other batch, device count or option that gains most; else empty.
 
     Another batch or number of devices, or an option that the search did not vary.
     """
@@ -17,7 +17,7 @@ def best_improvement(time: Any) -> str:
 
 
 def faster_option(time: Any) -> str:
-    """Template of the option that the search did not vary and that saves most; else empty."""
+    """Sentence template on the option that the search fixed and that saves most; else empty."""
     option = time["option"]
     if option is None:
         return ""
@@ -30,7 +30,7 @@ def faster_option(time: Any) -> str:
 
 
 def _of_size(size: Any) -> str:
-    """Template of the sentence on another batch or number of devices that leaves none idle."""
+    """Sentence template on another batch or number of devices that leaves none idle."""
     command = " Search it with {/time/size/command:command}" if size["command"] else ""
     return (
         "{/time/size/sequences:count} sequences a step on {/time/size/devices:count} devices leave"
@@ -40,7 +40,7 @@ def _of_size(size: Any) -> str:
 
 
 def second_best(time: Any) -> str:
-    """Template of the second best plan of the space; empty where none is ranked."""
+    """Sentence template on the second best plan, from the JSON's `time`; empty if unranked."""
     if time["second"] is None:
         return ""
     return (

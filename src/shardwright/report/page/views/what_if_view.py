@@ -119,7 +119,7 @@ def _next_change(content: Any) -> str:
 
 
 def _amount(axis: Any, pointer: str, position: int) -> str:
-    """Template of the amount with unit at a position's index; `pointer`: JSON pointer to `axis`."""
+    """Template of a position's amount with unit; `pointer`: JSON pointer to its `axis`."""
     unit = f" {axis['unit']}" if axis["unit"] else ""
     return f"{{{pointer}/positions/{position}/amount:{axis['form']}}}{unit}"
 

@@ -55,7 +55,7 @@ class NearLayers:
     modules: tuple[Options, ...]
 
     def rows_of(self, columns: Columns) -> IntArray:
-        """The table row of each choice in `columns` under the first set of modules."""
+        """Layer-table row of each choice in `columns`, with the first set of recomputed modules."""
         return _places(self.columns, columns)
 
 

@@ -61,7 +61,7 @@ class Prepared:
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
     def priced(self, place: int) -> TableRows:
-        """Rows of the member at `place` in the price tables."""
+        """Price-table rows of the member at `place`: layer row, mesh row, and its layout."""
         i, redo, shard = self._table_place(place)
         return TableRows(
             layers=self.layers,
@@ -147,7 +147,8 @@ def with_lines(problem: Problem, prepared: Prepared, outers: BoolArray) -> Prepa
         row_of_mesh(problem, members) < len(members.meshes)
     )
     return replace(
-        prepared, lines=line_rows(problem, members, requested=outers, cut=is_cut.astype(np.int64))
+        prepared,
+        lines=line_rows(problem, members, requested=outers, stream_cut=is_cut.astype(np.int64)),
     )
 
 

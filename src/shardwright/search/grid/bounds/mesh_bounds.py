@@ -190,7 +190,7 @@ def _nearest_seconds(
 
 
 def _least(values: FloatArray, places: IntArray, count: int) -> FloatArray:
-    """(count,) least of the values at each place; inf without a value."""
+    """(count,) least of the values at each place 0 .. count - 1; inf for one without a value."""
     result = np.full(count, np.inf)
     np.minimum.at(result, places, values)
     return result
@@ -330,7 +330,7 @@ def _pipelines(
     last: int,
     layers: int,
 ) -> _Pipelines:
-    """List the (pp, vpp) pipelines over which the model's layers can be distributed."""
+    """(pp, vpp) over which layers divide; `first`, `last`: layers of the end ranks (0 = free)."""
     layouts: list[ChunkLayout] = []
     for pp, vpp in product(ranks, map(int, chunks)):
         if pp * vpp <= layers + 2:

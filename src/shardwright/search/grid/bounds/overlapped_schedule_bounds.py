@@ -72,8 +72,8 @@ class RankRow:
 
 
 @lru_cache(maxsize=512)
-def rows_of(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
-    """Counted action row of each pipeline rank of a schedule, for `microbatches` in each lane."""
+def counted_rank_rows(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
+    """(pp,) action counts of each rank's row in a named schedule; `microbatches` in each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
@@ -241,7 +241,9 @@ def row_bounds(
             layout.counts, prepared.layers.seconds[..., layer_rows]
         )
         longest = (
-            _longest_row_seconds(rows_of(name, pp, count // order.lanes), action_seconds, share)
+            _longest_row_seconds(
+                counted_rank_rows(name, pp, count // order.lanes), action_seconds, share
+            )
             * factor
         )
         bounds[rows] = np.maximum(bounds[rows], longest[at.reshape(-1)])

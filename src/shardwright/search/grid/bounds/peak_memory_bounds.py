@@ -45,7 +45,7 @@ class Peaks:
         outer, zero, redo, offload = self._prepared.members.chosen(place)
         states_key, rest_key = (outer, zero, offload), (outer, redo)
         if states_key not in self._states or rest_key not in self._beside:
-            self._count(place, states_key, rest_key)
+            self._cache_bytes(place, states_key, rest_key)
         beside = self._beside[rest_key]
         return int(
             held_bytes(self._problem, beside.kept, beside.allocated + self._states[states_key])[
@@ -53,7 +53,7 @@ class Peaks:
             ].max()
         )
 
-    def _count(
+    def _cache_bytes(
         self, place: int, states_key: tuple[int, int, int], rest_key: tuple[int, int]
     ) -> None:
         """Compute and cache a member's state bytes and other allocated bytes, each by rank."""

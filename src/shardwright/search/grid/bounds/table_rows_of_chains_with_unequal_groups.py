@@ -68,13 +68,13 @@ class LineRows:
 
 
 def line_rows(
-    problem: Problem, members: Members, *, requested: BoolArray, cut: IntArray
+    problem: Problem, members: Members, *, requested: BoolArray, stream_cut: IntArray
 ) -> LineRows | None:
     """Device chains of requested outers with unequal groups, with table rows; None if none has.
 
     Args:
         requested: (outers,) True where lines are requested.
-        cut: (outers,) 1 where tp cuts the stream, as in `member_price_tables.rows_of_meshes`.
+        stream_cut: (outers,) 1 where tp cuts the stream, as in `rows_of_meshes`.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
     if not requested.any():
@@ -111,7 +111,7 @@ def line_rows(
     )
     layers, layer_row = _layers(problem, members, pairs)
     meshes, mesh_row = _meshes(
-        problem, members, pairs, cut=cut, shards=np.array(shard_sizes, dtype=np.int64)
+        problem, members, pairs, stream_cut=stream_cut, shards=np.array(shard_sizes, dtype=np.int64)
     )
     return LineRows(
         lines=lines,
@@ -216,16 +216,21 @@ def _layers(
 
 
 def _meshes(
-    problem: Problem, members: Members, pairs: _OuterPlacements, *, cut: IntArray, shards: IntArray
+    problem: Problem,
+    members: Members,
+    pairs: _OuterPlacements,
+    *,
+    stream_cut: IntArray,
+    shards: IntArray,
 ) -> tuple[MeshTable, IntArray]:
     """Mesh table with a row for each mesh, placement and shard size, and each pair's first row.
 
     Args:
-        cut: see `line_rows`.
+        stream_cut: see `line_rows`.
         shards: sizes of the space's sharding groups.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
-    key = {"mesh": outer["mesh"][pairs.outer], "sp": cut[pairs.outer], "way": pairs.way}
+    key = {"mesh": outer["mesh"][pairs.outer], "sp": stream_cut[pairs.outer], "way": pairs.way}
     first, row = first_of_each(key)
     pair_of = np.repeat(first, len(shards))
     expanded = _OuterPlacements(

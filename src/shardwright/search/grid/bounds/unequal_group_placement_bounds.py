@@ -254,20 +254,21 @@ _BY_CHUNK = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "tie
 _BY_RANK = ("optimizer_s", "update_s", "after_s")
 
 
-def _costs_along_line(ways: list[StepCosts], line: IntArray) -> StepCosts:
-    """Costs along a chain of devices: each rank's costs under the placement of its groups."""
-    chunk, rank = np.arange(len(ways[0].contents)), np.arange(len(line))
-    way = line[chunk % len(line)]
+def _costs_along_line(ways: list[StepCosts], way_of_rank: IntArray) -> StepCosts:
+    """Costs along a chain of devices: each rank's in its own way of placing its groups."""
+    chunk, rank = np.arange(len(ways[0].contents)), np.arange(len(way_of_rank))
+    way = way_of_rank[chunk % len(way_of_rank)]
     line_costs: dict[str, Any] = {
         name: np.stack([getattr(costs, name) for costs in ways])[way, chunk] for name in _BY_CHUNK
     }
     line_costs |= {
-        name: np.stack([getattr(costs, name) for costs in ways])[line, rank] for name in _BY_RANK
+        name: np.stack([getattr(costs, name) for costs in ways])[way_of_rank, rank]
+        for name in _BY_RANK
     }
     return replace(
         ways[0],
         **line_costs,
-        border_s=np.min([ways[costs].border_s for costs in arrays.distinct(line)], axis=0),
+        border_s=np.min([ways[costs].border_s for costs in arrays.distinct(way_of_rank)], axis=0),
         # Lines reduce at different times, so compute and sends may overlap a reduction later than
         # along the line alone: the bound has no slowdown and no shares.
         slowdown=1.0,

@@ -102,7 +102,7 @@ class Members:
         return least
 
     def chosen(self, place: int) -> MemberChoices:
-        """Decode a member's place into its outer and its memory choices."""
+        """Indices of a member's choices: row of `outers`, ZeRO, recompute, offload."""
         outer, inner = int(self.start.searchsorted(place, side="right")) - 1, self.inner
         num_redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
         rest, offload = divmod(place - int(self.start[outer]), offloads)

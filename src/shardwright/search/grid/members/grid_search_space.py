@@ -164,8 +164,8 @@ class Space:
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
-def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
-    """The parts, one for each combination of option values that the runtime supports, else error.
+def supported_option_parts(problem: Problem, space: Space) -> tuple[Space, ...]:
+    """Subspaces, one for each supported combination of runtime option values; error if none is.
 
     Raises:
         RuntimeModelError: the runtime supports none of the parts; the error of the first part.

@@ -63,13 +63,15 @@ def memory_choices(
     redo_options, redo_sets, redo_key = _redo_sets(space, facts, outer["largest"])
     zero_key = mesh_key[outer["mesh"]]
     offloads, lone_meaning = len(space.of("offload")), dict(lone_stages(problem.runtime))
-    num_redos = _counts([len(chosen) for chosen, _ in redo_sets])
+    num_redos = _integers([len(chosen) for chosen, _ in redo_sets])
     distinct = (
-        _counts([len(chosen) for chosen, _ in zero_sets])[zero_key] * num_redos[redo_key] * offloads
+        _integers([len(chosen) for chosen, _ in zero_sets])[zero_key]
+        * num_redos[redo_key]
+        * offloads
     )
     legal = (
-        _counts([count for _, count in zero_sets])[zero_key]
-        * _counts([count for _, count in redo_sets])[redo_key]
+        _integers([count for _, count in zero_sets])[zero_key]
+        * _integers([count for _, count in redo_sets])[redo_key]
         * offloads
         * outer["copies"]
     )
@@ -156,9 +158,9 @@ def zero_counts(
 def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntArray, IntArray]:
     """(rows,) numbers of distinct and of legal recompute choices, by the largest chunk's layers."""
     _, sets, key = _redo_sets(space, facts, largest)
-    return _counts([len(chosen) for chosen, _ in sets])[key], _counts([count for _, count in sets])[
-        key
-    ]
+    return _integers([len(chosen) for chosen, _ in sets])[key], _integers(
+        [count for _, count in sets]
+    )[key]
 
 
 def _holder_counts(
@@ -228,7 +230,7 @@ def _redo_sets(
     )
 
 
-def _counts(numbers: list[int]) -> IntArray:
+def _integers(numbers: list[int]) -> IntArray:
     """Integer array of the numbers."""
     return np.array(numbers, dtype=np.int64)
 

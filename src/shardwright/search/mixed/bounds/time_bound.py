@@ -118,7 +118,7 @@ class BranchAndBound:
         return not self.open
 
     def closed_limit(self, limit_s: float) -> float:
-        """Largest limit in seconds, up to `limit_s`, that rules out all plans; 0 = no time left.
+        """Largest step-time limit in s, up to `limit_s`, that rules out all plans; 0 = timed out.
 
         0 where the clock stopped before any limit did.
         """
@@ -132,7 +132,7 @@ class BranchAndBound:
         return 0.0 if self.clock.stopped_at else self.lower_limit(limit_s)
 
     def lower_limit(self, limit_s: float) -> float:
-        """Largest lower limit in seconds that rules out plans of open subspaces; 0 = no time left.
+        """Largest lower step-time limit in s that rules out plans of open subspaces; 0 = timed out.
 
         From the limit down by doubled steps of the grid, then by bisection. Only subspaces that are
         open at a later limit are tested at an earlier one. Where the clock stops the bisection, the
@@ -178,7 +178,7 @@ class BranchAndBound:
 
 
 def step_of(limit_s: float) -> int:
-    """Last step of the grid of limits that is at or before a limit in seconds.
+    """Index of the last step-time limit of the geometric grid that is at most `limit_s` seconds.
 
     Every cluster has the same grid, so that bounds of two clusters compare.
     """
@@ -186,7 +186,7 @@ def step_of(limit_s: float) -> int:
 
 
 def seconds_of(step: int) -> float:
-    """Step-time limit in seconds at a step of the grid."""
+    """Step-time limit in seconds at index `step` of the geometric grid of limits."""
     return exp(step * log1p(LIMIT_GRID_STEP))
 
 

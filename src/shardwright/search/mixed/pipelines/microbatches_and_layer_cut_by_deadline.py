@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 @inner
 def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: float) -> bool:
-    """True where a stage (role: 1 first, 2 last) with n layers of row r fits and meets `limit`."""
+    """True where a stage (role: 1 first, 2 last) with n layers of row r fits, in `limit` s."""
     i, p, m, hd, tl = at.i, at.p, at.m, at.hd, at.tl
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
@@ -89,7 +89,7 @@ def _cut(
     limit: float,
     sizes: IntArray,
 ) -> bool:
-    """True where m microbatches end by the limit, n1 layers in the first run; fills `sizes`.
+    """True where m microbatches end by `limit` s with n1 layers in the first run; fills `sizes`.
 
     Args:
         sizes: receives the layers of each stage.
@@ -192,7 +192,7 @@ def _run_holds(
 def _possible(
     terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
 ) -> int:
-    """Most layers of the first run in a cut that ends by the limit, 0 = none; fills `sizes`."""
+    """Most layers of the first run in a cut that ends by `limit` s, 0 = none; fills `sizes`."""
     layers = terms.layers
     if p2 == 0:
         if p1 > layers or (p1 > 1 and _run_holds(terms, one, 0, p1, p1, m, limit) < layers):
@@ -275,7 +275,7 @@ def _most_above(
     least: IntArray,
     limit: float,
 ) -> IntArray:
-    """(which,) most microbatches of shapes by the limit, from `least` up to `upper`.
+    """(which,) most microbatches of shapes by `limit` seconds, from `least` up to `upper`.
 
     `least` where a shape completes no more than that.
     """
@@ -328,7 +328,7 @@ def most_above(
 def most_by_work(
     terms: Terms, shapes: Shapes, *, batch: int, limit: float, least: IntArray | None = None
 ) -> IntArray:
-    """(shapes,) upper bound on the microbatches of a replica by a limit, from its work alone.
+    """(shapes,) upper bound on a replica's microbatches by `limit` seconds, from its work alone.
 
         T (1 - q^p1) / t1 + T q^p1 (1 - q^p2) / t2 >= layers,   q = 1 - 1 / m
 
@@ -351,7 +351,7 @@ def most_by_work(
 def best_cut(
     terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float
 ) -> tuple[float, tuple[int, ...]]:
-    """Least seconds (to 1e-4) of a replica up to `limit`, and its layers by stage; else (inf, ()).
+    """Least seconds (to 1e-4) of a replica up to `limit` s, and its layers by stage; or (inf, ()).
 
     Args:
         shape: rows and stages of both runs.

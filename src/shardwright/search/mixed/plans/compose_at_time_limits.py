@@ -233,7 +233,7 @@ def in_task_order(tasks: SearchTasks, queues: Sequence[CompositionQueue]) -> lis
 def compose_by_limits(
     state: SearchState, tasks: SearchTasks, queues: Sequence[CompositionQueue], *, max_limits: int
 ) -> None:
-    """Compose plans at up to `max_limits` limits of each queue, the least first, and queue them.
+    """Compose plans at up to `max_limits` step-time limits of each queue, least first; queue them.
 
     The plans are queued for simulation.
     """
@@ -390,7 +390,7 @@ def composable_subspaces(pipelines: PricedPipelines) -> tuple[Subspace, ...]:
 def first_limit(
     pipelines: PricedPipelines, subspace: Subspace, *, latest_limit_s: float
 ) -> tuple[float, ShapeMicrobatches | None]:
-    """Smallest limit in seconds that prices leave open, and shape values; (inf, None) = none.
+    """Smallest step-time limit in s that prices leave open, and shape values; (inf, None) = none.
 
     Found to `Effort.first_limit_precision`, by halving from above and then by bisection.
 

@@ -204,7 +204,7 @@ def _least(
 
 
 def static_bytes(table: StageTable, sharers: StateSharers) -> FloatArray:
-    """(rows, parts) device bytes of parameters, gradients, states of a layer unit and each end."""
+    """(rows, parts) device bytes of parameters, gradients, states: of a layer unit and each end."""
     found = np.zeros_like(table.elements)
     for pair, (pool, _) in enumerate(table.meshes):
         facts = table.facts[pool]
@@ -261,7 +261,7 @@ def _sharding_replicas(table: StageTable, sharers: StateSharers) -> IntArray:
 
 
 def gathered_bytes(table: StageTable, role: int) -> FloatArray:
-    """(rows,) bytes of the full parameters that ZeRO-3 holds at once.
+    """(rows,) bytes of parameters that ZeRO-3 holds gathered at once in a stage of `role`.
 
     The ends for the whole step, and the largest block with the blocks that are prefetched.
     """

@@ -139,7 +139,7 @@ class StageTable:
         return self.pattern.units
 
     def mesh(self, row: int) -> StageMesh:
-        """The mesh of a row."""
+        """Mesh of the stages of table row `row`."""
         return self.meshes[int(self.pairs[row])][1]
 
     def text(self, row: int) -> str:

@@ -165,7 +165,7 @@ def _part_seconds(
     parts: tuple[str, ...],
     copies: Axes | None = None,
 ) -> FloatArray:
-    """(2, rows, parts) seconds of all-gathers and gradient reductions."""
+    """(2, rows, parts) seconds of all-gathers, reductions: of one layer unit, before, after all."""
     pool, mesh = table.meshes[pair]
     own = with_full_nodes(
         group_problem(problem, table.pools[pool].group),
