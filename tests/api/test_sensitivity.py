@@ -18,7 +18,7 @@ from shardwright.api.searches import grid_search
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
 from shardwright.search.grid.find_best_grid import find, search_and_answer
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
-from shardwright.search.grid.members.grid_search_space import row_of
+from shardwright.search.grid.members.grid_search_space import option_part_of_grid
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import limit_of
 from shardwright.simulator.plan_simulation import simulate_grid
@@ -50,7 +50,7 @@ def test_the_same_as_a_search_of_the_slower_cluster_that_knows_nothing(request_:
     )
     slower, row = (
         replace(problem, cluster=scale_network(problem.cluster, factor=0.9)),
-        row_of(space, answer.grid),
+        option_part_of_grid(space, answer.grid),
     )
     whole = find(slower, row, facts, capacity=capacity, top=1)
     assert said is not None

@@ -12,7 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.operator_split_tree import Split, devices_of, num_leaves
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree_span_and_overlap import depth, overlaps, span
+from shardwright.strategy.plan.split_tree_span_and_overlap import depth, device_span, overlaps
 from shardwright.strategy.plan.token_intervals_of_devices import (
     TokenPiece,
     cut_intervals,
@@ -76,7 +76,7 @@ def test_tree_questions_agree_with_the_leaves(tree: Split | None) -> None:
     if num_leaves(tree) > 5000:
         return
     devices = devices_of(tree)
-    assert span(tree) == max(devices)
+    assert device_span(tree) == max(devices)
     assert overlaps(tree) == (len(set(devices)) != len(devices))
     assert depth(tree) >= 0
 

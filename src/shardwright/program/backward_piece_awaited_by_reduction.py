@@ -30,7 +30,7 @@ class BlockRange:
 
 
 def block_ranges(stage: StageParts) -> tuple[BlockRange, ...]:
-    """Runs of equal blocks of a stage, in order, each with the number of blocks before it.
+    """Runs of equal blocks in one stage, in order, each with the number of its blocks before it.
 
     Several segments of one block, each with one of its operators, are one range.
     """

@@ -75,7 +75,7 @@ class _ClassBytes(NamedTuple):
 
     @property
     def allocated(self) -> int:
-        """Sum of the allocated items in bytes."""
+        """Bytes of the allocated items, without fragments, buffers outside and the context."""
         return sum(self.items.values())
 
 

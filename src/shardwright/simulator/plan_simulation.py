@@ -91,7 +91,7 @@ class SimulatedPlan:
 
     @property
     def need(self) -> int:
-        """Peak reserved bytes of the device class that needs most."""
+        """Peak bytes, buffers and context included, of the device class that needs most."""
         return max(m.reserved for m in self.memory)
 
 

@@ -98,7 +98,7 @@ def predict_plan(
 
 
 def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
-    """Dollars and joules of one step of a simulated plan."""
+    """Dollars (egress included) and joules of one step of a simulated plan."""
     working = working_devices(Same(simulated.program.stages))
     egress, tokens = egress_usd(problem, simulated), problem.job.tokens_per_step
     return spending_of(
@@ -153,7 +153,7 @@ def _node_group_of(problem: Problem, device: int) -> int:
 def predict(
     problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True
 ) -> Prediction:
-    """Predict one legal grid, as the general plan of the grid."""
+    """Predicted step seconds, memory, spending of one legal grid, simulated as its general plan."""
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 

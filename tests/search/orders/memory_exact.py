@@ -18,7 +18,7 @@ from shardwright.search.orders.find_order_and_memory import (
     find_order_with_memory,
 )
 from shardwright.search.orders.found_order import evaluate_order
-from shardwright.search.orders.makespan_bound_over_memory_options import memory_bound
+from shardwright.search.orders.makespan_bound_over_memory_options import makespan_bound
 from shardwright.search.orders.makespan_lower_bounds import order_bounds
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.exact import LARGEST, decode, starts_of
@@ -61,7 +61,7 @@ def exact_order_with_memory(
         return known
     from ortools.sat.python import cp_model
 
-    left = memory_bound(problem, options, below=known.order.makespan).left
+    left = makespan_bound(problem, options, below=known.order.makespan).left
     encoded = _Model(
         cp_model.CpModel(),
         problem,

@@ -20,7 +20,7 @@ from shardwright.search.orders.chunk_memory_options import (
 from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.find_order_and_memory import find_order_with_memory
 from shardwright.search.orders.found_order import codes_of_table, evaluate_order
-from shardwright.search.orders.makespan_bound_over_memory_options import memory_bound
+from shardwright.search.orders.makespan_bound_over_memory_options import makespan_bound
 from shardwright.search.orders.memory_knapsack import best_choice_for_order, option_combinations
 from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
@@ -188,9 +188,9 @@ def test_bound_search_and_solver_against_all_choices_and_orders(
         return
     best, tried = known
     assert tried >= 25
-    assert memory_bound(problem, options).value <= best
+    assert makespan_bound(problem, options).value <= best
     for below in (best, best + 1, best + 7):
-        bound = memory_bound(problem, options, below=below)
+        bound = makespan_bound(problem, options, below=below)
         assert bound.value <= best
         assert all(bound.left)
     found = find_order_with_memory(problem, options, effort=0.1)
@@ -252,7 +252,9 @@ def test_more_memory_is_never_proven_worse() -> None:
     """Bounds fall with the limit, and with nothing to choose they are the order's own."""
     options = [[KEEP_ALL, MemoryOption(extra=4, held=2, stash=0, whole=True)] for _ in range(4)]
     bounds = [
-        memory_bound(chain(4, 8, forward=5, input=5, weight=5, send=1, limit=limit), options).value
+        makespan_bound(
+            chain(4, 8, forward=5, input=5, weight=5, send=1, limit=limit), options
+        ).value
         for limit in (8, 16, 24, 32)
     ]
     assert bounds == sorted(bounds, reverse=True)

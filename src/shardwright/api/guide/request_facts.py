@@ -92,7 +92,7 @@ class RequestFacts:
         return dense or _most_common_width(model, (OperatorClass.EXPERTS,)) or 4 * model.hidden
 
     def microbatches(self, grid: Grid) -> int:
-        """Microbatches of each replica in a step under a plan."""
+        """Microbatches that one replica runs in a step under a grid."""
         return self.request.global_batch // (grid.dp * grid.microbatch)
 
     @property

@@ -98,7 +98,7 @@ def _row(
 
 
 def _paid(strategy: StoredSimulation, cost: StoredCost) -> int:
-    """Number of devices whose nodes are paid."""
+    """Number of devices on paid nodes; all of the cluster if the spending is unknown."""
     spending = strategy.prediction.spending
     return sum(spending.paid_devices) if spending else cost.devices
 

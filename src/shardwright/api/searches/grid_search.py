@@ -27,7 +27,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress, beside
 from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
-from shardwright.search.grid.members.grid_search_space import Space, row_of
+from shardwright.search.grid.members.grid_search_space import Space, option_part_of_grid
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.grid.search_by_mesh_result import Searched
 from shardwright.search.grid.verify_certificate import Recheck, recheck
@@ -103,7 +103,7 @@ def _completed(
         sensitivity = _sensitivity(
             request,
             problem,
-            row_of(space, answer.grid),
+            option_part_of_grid(space, answer.grid),
             facts,
             answer.grid,
             searched,

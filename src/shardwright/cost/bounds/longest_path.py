@@ -267,7 +267,7 @@ def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
 
 
 def microbatches_of(problem: Problem, grid: Grid) -> int:
-    """Number of microbatches that each replica runs in a step."""
+    """Number of microbatches that one replica runs in a step, over both lanes."""
     return problem.job.global_batch // (grid.dp * grid.microbatch)
 
 

@@ -52,13 +52,13 @@ def owner_seconds(
     widths, seconds = {"to_owners": sizes.wire, "from_owners": sizes.stored}, {}
     for name, part in owner_volumes(group, sharing).items():
         span = group_span(members[name], network)
-        seconds[name] = exchange_seconds(
+        seconds[name] = state_owner_exchange_seconds(
             elements, np.array([part]), span, network, sizes, element_bytes=widths[name]
         )
     return seconds
 
 
-def exchange_seconds(
+def state_owner_exchange_seconds(
     elements: float,
     busiest_share: FloatArray,
     span: Span,

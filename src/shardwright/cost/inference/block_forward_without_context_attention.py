@@ -15,7 +15,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.inference.engine_collectives import (
     EngineNetworks,
-    exchange_seconds,
+    expert_exchange_seconds,
     tensor_parallel_seconds,
 )
 from shardwright.cost.inference.engine_gemm_seconds import small_gemm_seconds
@@ -139,7 +139,9 @@ def forward_seconds(
                 seconds[2] -= np.where(fused, gap_s, 0.0)
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
-        seconds[5] += exchange_seconds(route, rows, networks=networks, hidden=_token_width(block))
+        seconds[5] += expert_exchange_seconds(
+            route, rows, networks=networks, hidden=_token_width(block)
+        )
         moves += 2
     compiled = compiled_kernels(works, operators, products) + moves
     return ForwardSeconds(

@@ -115,7 +115,7 @@ def tensor_parallel_seconds(
     return spent, taken, fused
 
 
-def exchange_seconds(
+def expert_exchange_seconds(
     route: Operator, rows: DegreeRows, *, networks: EngineNetworks, hidden: int
 ) -> FloatArray:
     """(t,) seconds of an MoE layer's dispatch of tokens and combine, by the engine's library.

@@ -76,7 +76,7 @@ class _Colours:
         self.used += int(new_colours.max(initial=-1)) + 1
 
     def split_by_partners(self, grouping: Grouping, first_device: int) -> None:
-        """Recolour devices in place by the number of partners that they have of each colour.
+        """Recolour `first_device` + devices in place by their partners' number of each colour.
 
         In each of their groups.
         """

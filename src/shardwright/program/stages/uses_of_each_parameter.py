@@ -71,7 +71,7 @@ class ParameterStretch:
     others: tuple[ParameterPlace, ...] = ()
 
     def places(self, operator: str, parameter: str) -> tuple[ParameterPlace, ...]:
-        """All uses of one of the parameters, the owner's first."""
+        """All uses of a parameter, by its operator's and its own name, the owner's first."""
         return (
             *(
                 ParameterPlace(use=use, stage=stage, segment=segment, operator=o, parameter=p)

@@ -88,7 +88,7 @@ def _rule_view(guide_json: Any, place: int) -> View:
             else ""
         ),
         tables=(
-            partial(_append_tables, at=at, rule=rule)
+            partial(_append_tables, at=at, rule_json=rule)
             if rule["formulas"] or rule["break_even"] or (verdict and verdict["others"])
             else None
         ),
@@ -96,22 +96,24 @@ def _rule_view(guide_json: Any, place: int) -> View:
     )
 
 
-def _append_tables(parent: Element, guide_json: Any, *, at: str, rule: Any) -> None:
+def _append_tables(parent: Element, guide_json: Any, *, at: str, rule_json: Any) -> None:
     """Append tables of the rule at pointer `at`: formulas, verdict's choices, break-even sides."""
-    if rule["formulas"]:
+    if rule_json["formulas"]:
         append_table(parent, guide_json, f"{at}/formulas", FORMULAS, caption="Formulas")
-    if rule["verdict"] is not None and rule["verdict"]["others"]:
+    if rule_json["verdict"] is not None and rule_json["verdict"]["others"]:
         append_table(
             parent, guide_json, f"{at}/verdict/others", CHOICES, caption="Other choices, searched"
         )
-    if rule["break_even"] is not None:
-        form = FORM_OF_UNIT.get(rule["break_even"]["unit"], "count")
+    if rule_json["break_even"] is not None:
+        form = FORM_OF_UNIT.get(rule_json["break_even"]["unit"], "count")
         append_table(
             parent,
             guide_json,
             f"{at}/break_even/sides",
             (
-                Column(field="value", heading=rule["break_even"]["axis"].capitalize(), form=form),
+                Column(
+                    field="value", heading=rule_json["break_even"]["axis"].capitalize(), form=form
+                ),
                 *SIDES,
             ),
             caption="Both sides of the break-even: whether the plan has the property",

@@ -34,7 +34,7 @@ class ColumnBlocks:
 
 
 def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
-    """Ranges of blocks between boundaries of stages and trees; of operators if cut inside blocks.
+    """The model's block ranges between stage and tree boundaries; of operators in cut blocks.
 
     Raises:
         StrategyError: a stage's items are not in the model, or a lane leaves blocks out or takes

@@ -70,7 +70,7 @@ def check_options(problem: OrderProblem, options: MemoryOptions) -> None:
 def with_chosen_options(
     problem: OrderProblem, options: MemoryOptions, choice: Sequence[int]
 ) -> OrderProblem:
-    """The order problem with each chunk's chosen option.
+    """The order problem with each chunk's option, by its index in `choice`.
 
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
@@ -82,7 +82,7 @@ def with_chosen_options(
 
 
 def with_options(problem: OrderProblem, chunk_options: Sequence[MemoryOption]) -> OrderProblem:
-    """The order problem with one given option of each chunk.
+    """The order problem with the given option itself for each chunk, in chunk order.
 
     With the `least_option` of some options for each chunk, every order of every choice among them
     also solves it, no later and in no more memory.

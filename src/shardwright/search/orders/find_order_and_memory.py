@@ -29,7 +29,7 @@ from shardwright.search.orders.found_order import (
 )
 from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.local_search_of_memory_options import climb_choices
-from shardwright.search.orders.makespan_bound_over_memory_options import memory_bound
+from shardwright.search.orders.makespan_bound_over_memory_options import makespan_bound
 from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.memory_knapsack import (
     Choice,
@@ -107,7 +107,7 @@ def find_order_with_memory(
     flight; here the order is found with it.
     """
     check_options(problem, options)
-    first = memory_bound(problem, options)
+    first = makespan_bound(problem, options)
     search = _ChoiceSearch(problem, options, effort=effort, seed=seed, bound=first.value)
     search.keep_named_schedules(_start_choices(options, starts))
     search.sketch([first.best, *_choices_by_depth(problem, options, search.offers)])
@@ -122,7 +122,7 @@ def find_order_with_memory(
         )
     order, value = search.found[choice], first.value
     if order.makespan > value:
-        value = memory_bound(problem, options, below=order.makespan).value
+        value = makespan_bound(problem, options, below=order.makespan).value
     return FoundOrderWithMemory(
         order=order,
         choice=choice,

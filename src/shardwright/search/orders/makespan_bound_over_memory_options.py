@@ -50,7 +50,7 @@ class MemoryBound:
     left: tuple[Block, ...]
 
 
-def memory_bound(
+def makespan_bound(
     problem: OrderProblem, options: MemoryOptions, *, below: int = NEVER
 ) -> MemoryBound:
     """Lower bound on the makespan over all choices of memory options and all orders.

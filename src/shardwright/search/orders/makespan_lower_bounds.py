@@ -27,7 +27,7 @@ class OrderBounds:
 
     @property
     def best(self) -> int:
-        """The larger of the two bounds."""
+        """The larger of both lower bounds on the makespan, in the problem's unit of time."""
         return max(self.classical, self.memory)
 
 

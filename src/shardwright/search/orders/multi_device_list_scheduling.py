@@ -211,7 +211,7 @@ def list_sequence(
 
 @inner
 def _meet(m: SharedActions, a: int, b: int) -> bool:
-    """True if two actions share a row."""
+    """True if actions number `a` and `b` are in a common row (device class)."""
     for i in range(m.row_start[a], m.row_start[a + 1]):
         for j in range(m.row_start[b], m.row_start[b + 1]):
             if m.row[i] == m.row[j]:
@@ -221,7 +221,7 @@ def _meet(m: SharedActions, a: int, b: int) -> bool:
 
 @inner
 def _bound(m: SharedActions, first: int, second: int) -> bool:
-    """True if `second` waits for `first` directly."""
+    """True if action number `second` waits directly for action number `first`."""
     if m.next[first] == second:
         return True
     for i in range(m.need_start[second], m.need_start[second + 1]):  # noqa: SIM110 - compiled code has no generators

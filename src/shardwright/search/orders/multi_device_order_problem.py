@@ -105,7 +105,7 @@ def shared_actions_problem(
 
 
 def _row_limits(rows: ActionRows, times: StageTimes) -> IntArray:
-    """(rows,) memory limit of each row: the least of its devices."""
+    """(rows,) bytes for activations in each row: the least of its devices; NEVER = no limits."""
     if times.limit is None:
         return np.full(rows.num_rows, NEVER, np.int64)
     return np.array([times.limit[devices.array].min() for devices in rows.devices], np.int64)
@@ -187,7 +187,7 @@ def _longest_paths_to_end(
 
 
 def rows_in_order(problem: SharedActionsProblem, sequence: IntArray) -> ActionRows:
-    """The action rows in the order of a sequence."""
+    """The action rows of the device classes, in the order of a sequence of actions."""
     rank = np.empty(len(sequence), np.int64)
     rank[sequence] = np.arange(len(sequence))
     rows = problem.rows

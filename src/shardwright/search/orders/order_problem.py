@@ -132,7 +132,7 @@ class OrderProblem:
         return len(self.limit)
 
     def work(self) -> IntArray:
-        """(ranks,) compute time of all chunks and microbatches of a rank, in the problem's unit."""
+        """(ranks,) time of a rank's chunks over all microbatches, without sends, problem's unit."""
         whole = (self.forward + self.input + self.weight).reshape(-1) * self.microbatches
         result = np.zeros(self.ranks, np.int64)
         np.add.at(result, self.owner.reshape(-1), whole)

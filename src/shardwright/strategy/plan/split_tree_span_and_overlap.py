@@ -10,15 +10,16 @@ from shardwright.strategy.plan.operator_split_tree import Split, devices_of, num
 MAX_LISTED: Final = 2**20
 
 
-def span(split: Split | None) -> int:
+def device_span(split: Split | None) -> int:
     """Distance in device numbers from a split tree's first device to its last; 0 for one."""
     if split is None:
         return 0
     if isinstance(split.step, tuple):
         return max(
-            offset + span(child) for offset, child in zip(split.step, split.children, strict=True)
+            offset + device_span(child)
+            for offset, child in zip(split.step, split.children, strict=True)
         )
-    return (split.num_parts - 1) * split.step + span(split.children[0])
+    return (split.num_parts - 1) * split.step + device_span(split.children[0])
 
 
 def depth(split: Split | None) -> int:

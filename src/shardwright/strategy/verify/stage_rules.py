@@ -10,7 +10,12 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
-from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED, nodes, overlaps, span
+from shardwright.strategy.plan.split_tree_span_and_overlap import (
+    MAX_LISTED,
+    device_span,
+    nodes,
+    overlaps,
+)
 from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Keep,
@@ -206,7 +211,7 @@ def stage_rules(
                 path=path,
             )
     reach = max(
-        (stage.base + p.offset + span(p.split) for p in stage.placements), default=stage.base
+        (stage.base + p.offset + device_span(p.split) for p in stage.placements), default=stage.base
     )
     if reach >= devices or stage.base < 0:
         yield Violation(

@@ -63,32 +63,34 @@ def append_device_map(parent: Element, report_json: Any, pointer: str, *, descri
     )
 
 
-def _has_device_cells(groups: Any) -> bool:
+def _has_device_cells(groups_json: Any) -> bool:
     """True if each device has a cell on the map; else each node has one."""
-    return bool(groups["devices"] <= _MOST_DEVICE_CELLS)
+    return bool(groups_json["devices"] <= _MOST_DEVICE_CELLS)
 
 
-def _cell_classes(groups: Any) -> list[str]:
+def _cell_classes(groups_json: Any) -> list[str]:
     """Style class of each cell (device or node): the kind by which the shown device sends to it."""
-    cell_of, count = _cells(groups)
+    cell_of, count = _cells(groups_json)
     classes = [_OTHERS] * min(count, _MOST_NODES)
-    own = [group for group in groups["groups"] if group["device_class"] == groups["shown"]]
+    own = [
+        group for group in groups_json["groups"] if group["device_class"] == groups_json["shown"]
+    ]
     for group in sorted(own, key=lambda group: (-group["kind"], -group["size"])):
         for device in pattern_devices(group["group"]):
             cell = cell_of(device)
             if cell < len(classes):
                 classes[cell] = series_class(group["kind"])
-    first = cell_of(groups["classes"][groups["shown"]]["devices"]["first"])
+    first = cell_of(groups_json["classes"][groups_json["shown"]]["devices"]["first"])
     if first < len(classes):
         classes[first] = _SELF
     return classes
 
 
-def _cells(groups: Any) -> tuple[Any, int]:
+def _cells(groups_json: Any) -> tuple[Any, int]:
     """(function from a device to the number of its map cell, number of cells)."""
-    if _has_device_cells(groups):
-        return (lambda device: device), groups["devices"]
-    runs = groups["nodes"]
+    if _has_device_cells(groups_json):
+        return (lambda device: device), groups_json["devices"]
+    runs = groups_json["nodes"]
     starts = [sum(run["count"] for run in runs[:place]) for place in range(len(runs))]
 
     def node_of(device: int) -> int:
@@ -99,12 +101,14 @@ def _cells(groups: Any) -> tuple[Any, int]:
     return node_of, sum(run["count"] for run in runs)
 
 
-def pattern_devices(pattern: Any) -> list[int]:
+def pattern_devices(pattern_json: Any) -> list[int]:
     """Devices of a `DevicePattern` of the JSON."""
-    if pattern["offsets"]:
-        return [pattern["first"] + int(offset) for offset in pattern["offsets"].split(",")]
-    devices = [pattern["first"]]
-    for count, step in pattern["levels"]:
+    if pattern_json["offsets"]:
+        return [
+            pattern_json["first"] + int(offset) for offset in pattern_json["offsets"].split(",")
+        ]
+    devices = [pattern_json["first"]]
+    for count, step in pattern_json["levels"]:
         devices = [device + place * step for device in devices for place in range(count)]
     return devices
 

@@ -82,10 +82,10 @@ def append_line_table(parent: Element, report_json: Any, pointer: str, *, captio
     return append_array_table(parent, report_json, columns, caption=caption)
 
 
-def places_on_axis(axis: Any, values: Sequence[float]) -> list[float]:
+def places_on_axis(axis_json: Any, values: Sequence[float]) -> list[float]:
     """Places of values on an axis, as fractions of its length; 0 is its first tick, 1 its last."""
-    first, last = axis["ticks"][0], axis["ticks"][-1]
-    if axis["logarithmic"]:
+    first, last = axis_json["ticks"][0], axis_json["ticks"][-1]
+    if axis_json["logarithmic"]:
         return [log(value / first) / log(last / first) for value in values]
     return [(value - first) / (last - first) for value in values]
 

@@ -79,12 +79,12 @@ def append_stacked_bars(
 
 
 def _append_bar(
-    drawing: Element, axis: Any, bar: StackedBar, *, left: float, width: float, slot: float
+    drawing: Element, axis_json: Any, bar: StackedBar, *, left: float, width: float, slot: float
 ) -> None:
     """Append a bar's stacked rectangles and its limit line as wide as `slot`; in drawing units."""
     level = 0.0
     for number, size in enumerate(bar.sizes):
-        bottom, top = places_on_axis(axis, [level, level + size])
+        bottom, top = places_on_axis(axis_json, [level, level + size])
         level += size
         if size:
             place = {
@@ -94,7 +94,7 @@ def _append_bar(
                 "height": f"{UNITS * (top - bottom):.2f}",
             }
             SubElement(drawing, "rect", place | {"class": series_class(number)})
-    height = f"{UNITS * (1 - places_on_axis(axis, [bar.limit])[0]):.2f}"
+    height = f"{UNITS * (1 - places_on_axis(axis_json, [bar.limit])[0]):.2f}"
     middle = left + width / 2
     ends = {"x1": f"{middle - slot / 2:.2f}", "x2": f"{middle + slot / 2:.2f}"}
     SubElement(drawing, "line", {"class": "limit", "y1": height, "y2": height} | ends)

@@ -77,9 +77,9 @@ def _append_work_legend(legend: Element) -> None:
         legend.insert(number, entry)
 
 
-def _paths(timeline: Any) -> dict[str, str]:
+def _paths(timeline_json: Any) -> dict[str, str]:
     """By style class, SVG path data of a timeline, at the finest resolution not too long."""
-    rows = [_covered_columns(timeline, row) for row in timeline["rows"]]
+    rows = [_covered_columns(timeline_json, row) for row in timeline_json["rows"]]
     paths = _paths_of_columns(rows)
     while sum(map(len, paths.values())) > _MOST_CHARACTERS and len(rows[0]) > _FEWEST_COLUMNS:
         rows = [_halved(row) for row in rows]
@@ -105,14 +105,14 @@ def _paths_of_columns(rows: Sequence[Sequence[_Covered]]) -> dict[str, str]:
     return {name: "".join(texts) for name, texts in sorted(parts.items())}
 
 
-def _covered_columns(timeline: Any, row: Any) -> list[_Covered]:
+def _covered_columns(timeline_json: Any, row_json: Any) -> list[_Covered]:
     """For each column of a row's time axis, the fraction that each work or idle class fills."""
-    scale = _COLUMNS * timeline["tick_s"] / timeline["end_s"]
+    scale = _COLUMNS * timeline_json["tick_s"] / timeline_json["end_s"]
     covered: list[_Covered] = [{} for _ in range(_COLUMNS)]
-    for track in row["tracks"]:
+    for track in row_json["tracks"]:
         if track["name"] not in ("compute", "idle"):
             continue
-        names = _class_of_each_work(timeline, idle=track["name"] == "idle")
+        names = _class_of_each_work(timeline_json, idle=track["name"] == "idle")
         for start, end, work in _spans(track):
             name, low, high = names[work], start * scale, min(end * scale, float(_COLUMNS))
             first, last = min(int(low), _COLUMNS - 1), min(int(high), _COLUMNS - 1)
@@ -130,22 +130,26 @@ def _halved(row: Sequence[_Covered]) -> list[_Covered]:
     ]
 
 
-def _class_of_each_work(timeline: Any, *, idle: bool) -> Sequence[str]:
+def _class_of_each_work(timeline_json: Any, *, idle: bool) -> Sequence[str]:
     """Style class of each work number of a track: a kind of work, or with `idle` an idle cause."""
     if not idle:
-        return [WORK_CLASSES.get(work["letter"], "work-other") for work in timeline["works"]]
-    causes = len(timeline["causes"])
+        return [WORK_CLASSES.get(work["letter"], "work-other") for work in timeline_json["works"]]
+    causes = len(timeline_json["causes"])
     # Pieces of the imbalance name a stage; all have the colour of the last cause.
     return [
-        f"series-{min(code, causes - 1)}" for code in range(causes + len(timeline["imbalances"]))
+        f"series-{min(code, causes - 1)}"
+        for code in range(causes + len(timeline_json["imbalances"]))
     ]
 
 
-def _spans(track: Any) -> Iterable[tuple[int, int, int]]:
+def _spans(track_json: Any) -> Iterable[tuple[int, int, int]]:
     """Yield (start, end, work) of each span of a track, in ticks."""
     end = 0
     for gap, length, work in zip(
-        *(map(int, filter(None, track[name].split(","))) for name in ("gaps", "lengths", "works")),
+        *(
+            map(int, filter(None, track_json[name].split(",")))
+            for name in ("gaps", "lengths", "works")
+        ),
         strict=True,
     ):
         start, end = end + gap, end + gap + length

@@ -119,11 +119,11 @@ def _append_cell(line: Element, value: Any, form: str) -> Element:
     return cell
 
 
-def cell_value(row: Any, field: str) -> Any:
+def cell_value(row_json: Any, field: str) -> Any:
     """Value of a field, or relative pointer, of a JSON object; None where a part is missing."""
     for name in field.split("/"):
-        if isinstance(row, list):
-            row = row[int(name)]
+        if isinstance(row_json, list):
+            row_json = row_json[int(name)]
         else:
-            row = row.get(name) if isinstance(row, dict) else None
-    return row
+            row_json = row_json.get(name) if isinstance(row_json, dict) else None
+    return row_json

@@ -22,16 +22,16 @@ def answer_view(report_json: Any) -> View:
     )
 
 
-def _reading(answer: Any) -> str:
+def _reading(answer_json: Any) -> str:
     """Template of the sentence that says how long a step takes, whether it fits, and the claim."""
     step = (
         "A step takes {/answer/step_s:seconds}, and the fullest device holds"
         " {/answer/reserved_bytes:bytes} of {/answer/capacity_bytes:bytes}."
-        if answer["fits"]
+        if answer_json["fits"]
         else "It does not fit: the fullest device needs {/answer/reserved_bytes:bytes}, and a"
         " program can allocate {/answer/capacity_bytes:bytes}."
     )
-    proof = "" if answer["proof"] is None else " {/answer/proof/claim}"
+    proof = "" if answer_json["proof"] is None else " {/answer/proof/claim}"
     return f"{step}{proof}"
 
 
@@ -90,27 +90,27 @@ def _append_card(parent: Element, report_json: Any) -> None:
     append_gauge(memory, min(answer["memory_share"], 1.0))
 
 
-def _problem_lines(answer: Any) -> tuple[str, ...]:
+def _problem_lines(answer_json: Any) -> tuple[str, ...]:
     """Templates of the card's lines: model size, any batch and runtime; any strategy as second."""
     parameters = "{/answer/parameters:parameters} parameters"
     batch = (
         ""
-        if answer["sequences"] is None
+        if answer_json["sequences"] is None
         else ", {/answer/sequences:count} sequences of {/answer/sequence_tokens:count} tokens a"
         " step"
     )
-    runtime = "" if answer["runtime"] is None else ", {/answer/runtime}"
-    strategy = () if answer["strategy"] is None else ("{/answer/strategy}",)
+    runtime = "" if answer_json["runtime"] is None else ", {/answer/runtime}"
+    strategy = () if answer_json["strategy"] is None else ("{/answer/strategy}",)
     return (f"{parameters}{batch}{runtime}", *strategy)
 
 
-def _proof_line(proof: Any) -> str:
+def _proof_line(proof_json: Any) -> str:
     """Template: best of n strategies or gap to the bound, and counts by outcome; else empty."""
-    if proof is None:
+    if proof_json is None:
         return ""
     claim = (
         "Proven best of {/answer/proof/strategies:count} strategies"
-        if proof["optimal"]
+        if proof_json["optimal"]
         else "Best found of {/answer/proof/strategies:count} strategies, at most"
         " {/answer/proof/gap:percent} above the fastest possible"
     )

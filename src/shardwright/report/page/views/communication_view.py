@@ -36,13 +36,13 @@ def communication_view(report_json: Any) -> View:
     )
 
 
-def _reading(slowest: Any) -> str:
+def _reading(group_json: Any) -> str:
     """Template: bytes and waits of the group that sends most on the slowest tier; or none sends."""
-    if slowest is None:
+    if group_json is None:
         return "No device sends anything to another one."
     exposed = (
         " The critical device waits {/communication/slowest/exposed_s:seconds} for it."
-        if slowest["exposed_s"] is not None
+        if group_json["exposed_s"] is not None
         else ""
     )
     return (

@@ -55,9 +55,9 @@ def compared_strategies_view(report_json: Any) -> View:
     )
 
 
-def _reading(comparison: Any) -> str:
+def _reading(comparison_json: Any) -> str:
     """Template of the sentences that name the fastest and the cheapest strategy."""
-    rows, cheapest = comparison["rows"], comparison["cheapest"]
+    rows, cheapest = comparison_json["rows"], comparison_json["cheapest"]
     place = "{/comparison/rows/0/strategy} on {/comparison/rows/0/cluster}"
     if not rows[0]["fits"]:
         return f"No strategy fits in memory; the fastest would be {place}."
@@ -79,13 +79,13 @@ def _reading(comparison: Any) -> str:
     )
 
 
-def _next_change(comparison: Any) -> str:
+def _next_change(comparison_json: Any) -> str:
     """Template of the sentence on the best plan found for the fastest row's request; else empty."""
-    searched = comparison["searched"]
+    searched = comparison_json["searched"]
     if searched is None:
         return ""
     command = " Command: {/comparison/searched/command:command}" if searched["command"] else ""
-    if searched["gain"] < _LEAST_GAIN and comparison["rows"][0]["fits"]:
+    if searched["gain"] < _LEAST_GAIN and comparison_json["rows"][0]["fits"]:
         return (
             "Keep the fastest: a search finds no faster plan for {/comparison/searched/cluster}."
             f"{command}"

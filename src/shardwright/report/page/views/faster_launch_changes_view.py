@@ -49,38 +49,38 @@ def launch_advice_view(report_json: Any) -> View:
     )
 
 
-def _reading(advice: Any) -> str:
+def _reading(advice_json: Any) -> str:
     """Template: the launch's step, misfit, main limit or first broken rule; and the best plan."""
     best = (
         "No plan of the search fits in memory."
-        if advice["best"] is None
+        if advice_json["best"] is None
         else "The best plan found takes {/advice/best/step_s:seconds}: {/advice/best/name}."
     )
-    if advice["step_s"] is None:
+    if advice_json["step_s"] is None:
         return f"This launch cannot run: {{/advice/broken/0/message}}. {best}"
     memory = (
         ""
-        if advice["fits"]
+        if advice_json["fits"]
         else " and does not fit: {/advice/reserved_bytes:bytes} of {/advice/capacity_bytes:bytes}"
     )
     limit = (
         ""
-        if not advice["limits"]
+        if not advice_json["limits"]
         else ". Besides matrix multiplication, {/advice/limits/0/name} takes most:"
         " {/advice/limits/0/seconds:seconds}"
     )
     return f"This launch takes {{/advice/step_s:seconds}} a step{memory}{limit}. {best}"
 
 
-def _next_change(advice: Any) -> str:
+def _next_change(advice_json: Any) -> str:
     """Template of the first change, else the best plan, with settings and worth; empty without."""
-    if advice["changes"]:
+    if advice_json["changes"]:
         change, name = "/advice/changes/0", "{/advice/changes/0/name}"
-    elif advice["best"] is not None:
+    elif advice_json["best"] is not None:
         change, name = "/advice/best", "{/advice/best/name}"
     else:
         return ""
-    chosen = advice["changes"][0] if advice["changes"] else advice["best"]
+    chosen = advice_json["changes"][0] if advice_json["changes"] else advice_json["best"]
     worth = "" if chosen["gain"] is None else f", {{{change}/gain:percent}} less"
     return (
         f"{name}. Remove {{{change}/remove}} and add {{{change}/add}}: a step then takes"
@@ -115,9 +115,9 @@ def _append_chart(parent: Element, report_json: Any) -> None:
         append_legend_words(parent, ((0, "step"), (8, "saved of the launch's step")))
 
 
-def _saved(change: Any, pointer: str) -> str:
+def _saved(change_json: Any, pointer: str) -> str:
     """Template of the percentage of a step that a change saves; empty if the launch cannot run."""
-    return "" if change["gain"] is None else f" ({{{pointer}/gain:percent}} saved)"
+    return "" if change_json["gain"] is None else f" ({{{pointer}/gain:percent}} saved)"
 
 
 def _bar(label: str, length: float, now: float | None) -> BarRow:

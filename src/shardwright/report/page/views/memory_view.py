@@ -34,20 +34,20 @@ def memory_view(report_json: Any) -> View:
     )
 
 
-def _reading(memory: Any) -> str:
+def _reading(memory_json: Any) -> str:
     """Template of the sentence that names the fullest stage and its largest item."""
-    stage = f"/memory/stages/{memory['fullest']}"
-    item = f"/memory/items/{memory['largest']}"
-    size = f"{stage}/bytes_by_item/{memory['largest']}"
-    verb = "It fits" if memory["fits"] else "It does not fit"
+    stage = f"/memory/stages/{memory_json['fullest']}"
+    item = f"/memory/items/{memory_json['largest']}"
+    size = f"{stage}/bytes_by_item/{memory_json['largest']}"
+    verb = "It fits" if memory_json["fits"] else "It does not fit"
     host = (
         ""
-        if not memory["host"]
+        if not memory_json["host"]
         else " Devices offload {/memory/host/0/needed_bytes:bytes} to the host memory of the"
         " fullest node"
         + (
             "."
-            if memory["host"][0]["capacity_bytes"] is None
+            if memory_json["host"][0]["capacity_bytes"] is None
             else ", which has {/memory/host/0/capacity_bytes:bytes}."
         )
     )
@@ -58,16 +58,16 @@ def _reading(memory: Any) -> str:
     )
 
 
-def _next_change(memory: Any) -> str:
+def _next_change(memory_json: Any) -> str:
     """Template of the sentence that names the cheapest change that frees memory; else empty."""
-    if not memory["changes"]:
+    if not memory_json["changes"]:
         return ""
-    change, effect = memory["changes"][0], "/memory/changes/0"
+    change, effect = memory_json["changes"][0], "/memory/changes/0"
     strategy = f": {{{effect}/strategy}}" if change["searched"] else ""
     longer = f"{{{effect}/longer:signed_percent}}"
     cost = f"the step takes {{{effect}/step_s:seconds}} ({longer}){strategy}."
     command = f" To repeat it: {{{effect}/command:command}}" if change["command"] else ""
-    if memory["fits"]:
+    if memory_json["fits"]:
         return f"{{{effect}/change}} frees {{{effect}/freed_bytes:bytes}}, and {cost}{command}"
     if change["fits"]:
         return f"{{{effect}/change}} fits, and {cost}{command}"
@@ -138,9 +138,9 @@ def _append_tables(parent: Element, report_json: Any) -> None:
     )
 
 
-def _stage_columns(memory: Any) -> tuple[Column, ...]:
+def _stage_columns(memory_json: Any) -> tuple[Column, ...]:
     """Columns of the stage table: name, kind, layers, devices, used, capacity, share, each item."""
-    several_kinds = any(stage["kind"] for stage in memory["stages"])
+    several_kinds = any(stage["kind"] for stage in memory_json["stages"])
     return (
         Column(field="name", heading="stage"),
         *((Column(field="kind", heading="devices are"),) if several_kinds else ()),
@@ -151,7 +151,7 @@ def _stage_columns(memory: Any) -> tuple[Column, ...]:
         Column(field="share", heading="share", form="percent"),
         *(
             Column(field=f"bytes_by_item/{number}", heading=name, form="bytes", colour=number)
-            for number, name in enumerate(memory["items"])
+            for number, name in enumerate(memory_json["items"])
         ),
     )
 

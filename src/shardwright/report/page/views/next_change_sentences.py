@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 
-def best_improvement(time: Any) -> str:
+def best_improvement(time_json: Any) -> str:
     """Sentence template on the other batch, device count or option that gains most; else empty.
 
     Another batch or number of devices, or an option that the search did not vary.
     """
-    option, size = time["option"], time["size"]
+    option, size = time_json["option"], time_json["size"]
     if size is not None and (option is None or size["gain"] > option["gain"]):
         return _of_size(size)
-    return faster_option(time)
+    return faster_option(time_json)
 
 
-def faster_option(time: Any) -> str:
+def faster_option(time_json: Any) -> str:
     """Sentence template on the option that the search fixed and that saves most; else empty."""
-    option = time["option"]
+    option = time_json["option"]
     if option is None:
         return ""
     command = " Search with it: {/time/option/command:command}" if option["command"] else ""
@@ -29,9 +29,9 @@ def faster_option(time: Any) -> str:
     )
 
 
-def _of_size(size: Any) -> str:
+def _of_size(size_json: Any) -> str:
     """Sentence template on another batch or number of devices that leaves none idle."""
-    command = " Search it with {/time/size/command:command}" if size["command"] else ""
+    command = " Search it with {/time/size/command:command}" if size_json["command"] else ""
     return (
         "{/time/size/sequences:count} sequences a step on {/time/size/devices:count} devices leave"
         " no device idle and give {/time/size/gain:percent} more tokens/s for each device; a step"
@@ -39,9 +39,9 @@ def _of_size(size: Any) -> str:
     )
 
 
-def second_best(time: Any) -> str:
-    """Sentence template on the second best plan, from the JSON's `time`; empty if unranked."""
-    if time["second"] is None:
+def second_best(time_json: Any) -> str:
+    """Sentence template on the second best plan, from the JSON's `time_json`; empty if unranked."""
+    if time_json["second"] is None:
         return ""
     return (
         "none in the searched space is faster. The second best plan, {/time/second/strategy},"

@@ -53,11 +53,11 @@ def prediction_accuracy_view(report_json: Any) -> View:
     )
 
 
-def _reading(accuracy: Any) -> str:
+def _reading(accuracy_json: Any) -> str:
     """Template of the sentences with the median errors and the interval."""
     framework = (
         "No published run has this framework."
-        if len(accuracy["errors"]) < 3
+        if len(accuracy_json["errors"]) < 3
         else "Of {/accuracy/errors/1/name}, the median error of"
         " {/accuracy/errors/1/runs:count} runs is"
         " {/accuracy/errors/1/median:percent}."
@@ -71,9 +71,9 @@ def _reading(accuracy: Any) -> str:
     )
 
 
-def _next_change(accuracy: Any) -> str:
+def _next_change(accuracy_json: Any) -> str:
     """Template: measurement that would narrow the interval most, or to measure one's own runs."""
-    if accuracy["narrowing"]["interval_s"] is None:
+    if accuracy_json["narrowing"]["interval_s"] is None:
         return (
             "Measure your own runs. Only the {/accuracy/narrowing/part} widen this interval,"
             " and only measured steps of your cluster show that error there. A table to fill in:"

@@ -45,17 +45,19 @@ def searched_members_view(report_json: Any) -> View:
     )
 
 
-def _reading(members: Any) -> str:
+def _reading(members_json: Any) -> str:
     """Template: number of strategies near the best, and the simulated one of least memory."""
-    if not members["chart"]:
-        others = "" if members["candidates"] else " The file holds no other plan than the best."
+    if not members_json["chart"]:
+        others = (
+            "" if members_json["candidates"] else " The file holds no other plan than the best."
+        )
         return (
             "The search accounted for {/members/strategies:count} strategies."
             f" {{/members/note}}{others}"
         )
     unlisted = (
         ""
-        if not members["near"]["unlisted"]
+        if not members_json["near"]["unlisted"]
         else ", and perhaps some of {/members/near/unlisted:count} more that only share a bound"
     )
     near = (
@@ -63,7 +65,7 @@ def _reading(members: Any) -> str:
         f" {{/members/strategies:count}} strategies{unlisted} can be within"
         " {/members/near/share:whole_percent} of the best step."
     )
-    least = members["near"]["least"]
+    least = members_json["near"]["least"]
     if least is None or least["saved_bytes"] <= 0:
         return f"{near} None of those that were simulated needs less memory than the best."
     return (
@@ -74,21 +76,21 @@ def _reading(members: Any) -> str:
     )
 
 
-def _next_change(members: Any) -> str:
+def _next_change(members_json: Any) -> str:
     """Template of the sentence that names the front's next strategy, or the fastest candidate.
 
     Empty without either.
     """
-    if members["candidates"]:
+    if members_json["candidates"]:
         return (
             "of the other plans that the file holds, the fastest takes"
             " {/members/candidates/0/step_s:seconds}"
             " ({/members/candidates/0/slower:signed_percent}): {/members/candidates/0/strategy}"
             " ({/members/candidates/0/kind})."
         )
-    if members["neighbour"] is None:
+    if members_json["neighbour"] is None:
         return ""
-    neighbour = members["neighbour"]
+    neighbour = members_json["neighbour"]
     searched_by = (
         " This command searches it: {/members/neighbour/command:command}"
         if neighbour["command"]

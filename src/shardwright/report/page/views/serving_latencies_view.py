@@ -60,9 +60,9 @@ def serving_latencies_view(report_json: Any) -> View:
     )
 
 
-def serving_reading(serving: Any) -> str:
+def serving_reading(serving_json: Any) -> str:
     """Template of the sentences on latency, throughput and targets."""
-    first, token, _ = serving["latencies"]
+    first, token, _ = serving_json["latencies"]
     latency = (
         "No request was served."
         if first["p99_s"] is None
@@ -75,10 +75,12 @@ def serving_reading(serving: Any) -> str:
         )
     targets = (
         ""
-        if not serving["slo"]
+        if not serving_json["slo"]
         else " {/serving/kept:percent} of the requests meet the targets {/serving/slo}."
     )
-    refused = "" if not serving["refused"] else " {/serving/refused:count} requests were refused."
+    refused = (
+        "" if not serving_json["refused"] else " {/serving/refused:count} requests were refused."
+    )
     return (
         f"{latency.rstrip('.')}. {{/serving/deployment}} gives {{/serving/tokens_per_s:count}}"
         " tokens/s, {/serving/tokens_per_s_per_device:number} a device, with"
@@ -86,9 +88,9 @@ def serving_reading(serving: Any) -> str:
     )
 
 
-def _next_change(serving: Any) -> str:
+def _next_change(serving_json: Any) -> str:
     """Template of the sentence on the same deployment under another load; empty without one."""
-    other = serving["other"]
+    other = serving_json["other"]
     if other is None:
         return ""
     slower = (

@@ -37,7 +37,7 @@ def step_time_view(report_json: Any) -> View:
     )
 
 
-def _reading(time: Any) -> str:
+def _reading(time_json: Any) -> str:
     """Template of the sentence that names the largest part, and the part whose removal saves most.
 
     The two differ where another part hides behind the largest.
@@ -47,22 +47,22 @@ def _reading(time: Any) -> str:
         " {/time/parts/0/seconds:seconds} of {/time/step_s:seconds}"
         " ({/time/parts/0/share:percent})."
     )
-    dearest = time["dearest"]
+    dearest = time_json["dearest"]
     if dearest < 0:
         return largest
     part = f"/time/parts/{dearest}"
     plan = (
         "the best plan, searched again, would take"
-        if time["parts"][dearest]["if_free"]["searched"]
+        if time_json["parts"][dearest]["if_free"]["searched"]
         else "this plan would take"
     )
     name = "this part" if dearest == 0 else f"{{{part}/name}}"
     others = [
         number
-        for number, other in enumerate(time["parts"])
+        for number, other in enumerate(time_json["parts"])
         if number != dearest and other["if_free"] is not None and other["if_free"]["gain"] > 0
     ]
-    second = max(others, key=lambda k: time["parts"][k]["if_free"]["gain"], default=None)
+    second = max(others, key=lambda k: time_json["parts"][k]["if_free"]["gain"], default=None)
     following = (
         ""
         if second is None

@@ -51,18 +51,18 @@ def timeline_view(report_json: Any) -> View:
     )
 
 
-def _reading(timeline: Any) -> str:
+def _reading(timeline_json: Any) -> str:
     """Template of the sentence that says how long devices wait, and for what most of all."""
     jitter = (
         " Random delays of devices add {/timeline/jitter_s:seconds}."
-        if timeline["jitter_s"]
+        if timeline_json["jitter_s"]
         else ""
     )
-    if timeline["largest"] is None:
+    if timeline_json["largest"] is None:
         return f"No device waits for another one.{jitter}"
     stage = (
         ", most of it because of {/timeline/largest_imbalance/name}"
-        if timeline["largest_imbalance"] is not None
+        if timeline_json["largest_imbalance"] is not None
         else ""
     )
     return (

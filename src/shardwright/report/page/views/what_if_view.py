@@ -71,15 +71,15 @@ def what_if_view(report_json: Any) -> View:
     )
 
 
-def _reading(content: Any) -> str:
+def _reading(what_if_json: Any) -> str:
     """Template: axis that changes a device's throughput most, its extremes, number of searches."""
     searched = "Each of {/what_if/searches:count} positions is a searched plan."
-    if not content["complete"]:
+    if not what_if_json["complete"]:
         searched += " The searches were stopped; the remaining positions are missing."
-    number = content["strongest"]
+    number = what_if_json["strongest"]
     if number is None:
         return f"No plan fits at any position. {searched}"
-    axis, pointer = content["axes"][number], f"/what_if/axes/{number}"
+    axis, pointer = what_if_json["axes"][number], f"/what_if/axes/{number}"
     low, high = (
         f"{{{pointer}/positions/{axis[end]}/rate:rate}} tokens/s at"
         f" {_amount(axis, pointer, axis[end])}"
@@ -97,12 +97,12 @@ def _reading(content: Any) -> str:
     )
 
 
-def _next_change(content: Any) -> str:
+def _next_change(what_if_json: Any) -> str:
     """Template of the position with the highest throughput of a device; empty if none fits."""
-    number = content["best"]
+    number = what_if_json["best"]
     if number is None:
         return ""
-    axis, pointer = content["axes"][number], f"/what_if/axes/{number}"
+    axis, pointer = what_if_json["axes"][number], f"/what_if/axes/{number}"
     position = f"{pointer}/positions/{axis['highest']}"
     if axis["highest"] == axis["base"]:
         return (
@@ -118,10 +118,10 @@ def _next_change(content: Any) -> str:
     )
 
 
-def _amount(axis: Any, pointer: str, position: int) -> str:
-    """Template of a position's amount with unit; `pointer`: JSON pointer to its `axis`."""
-    unit = f" {axis['unit']}" if axis["unit"] else ""
-    return f"{{{pointer}/positions/{position}/amount:{axis['form']}}}{unit}"
+def _amount(axis_json: Any, pointer: str, position: int) -> str:
+    """Template of a position's amount with unit; `pointer`: JSON pointer to its `axis_json`."""
+    unit = f" {axis_json['unit']}" if axis_json["unit"] else ""
+    return f"{{{pointer}/positions/{position}/amount:{axis_json['form']}}}{unit}"
 
 
 def _append_axes(parent: Element, report_json: Any) -> None:

@@ -184,7 +184,7 @@ def supported_option_parts(problem: Problem, space: Space) -> tuple[Space, ...]:
     return tuple(parts)
 
 
-def row_of(space: Space, grid: Grid) -> Space:
+def option_part_of_grid(space: Space, grid: Grid) -> Space:
     """The part of `space` with the options of `grid`, and the first value of any it omits."""
     chosen = dict(grid.options)
     return replace(

@@ -15,7 +15,9 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import sum_sizes
-from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import exchange_seconds
+from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import (
+    state_owner_exchange_seconds,
+)
 from shardwright.cost.network.grid_groups_and_collective_seconds import network_of
 from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.program.training_problem import Problem
@@ -193,7 +195,7 @@ class UnshardedReductions:
             for block, elements in enumerate(self.elements[kind, pair].tolist()):
                 if elements:
                     spent = [
-                        exchange_seconds(
+                        state_owner_exchange_seconds(
                             elements, 1.0 / members, span, network, sizes, element_bytes=width
                         )
                         for span in spans

@@ -81,7 +81,7 @@ class StageReductions:
         ), self.dp + high * dp_of_rows.max(initial=1)
 
     def least(self, subspace: Subspace, rows: BoolArray) -> FloatArray:
-        """(2, pairs, parts) least seconds of all-gathers and reductions in a subspace's plans.
+        """(2, pairs, parts) least seconds of all-gathers and reductions over a subspace's plans.
 
         Members may be as near to each other as those of any of the rows.
 
