@@ -125,7 +125,9 @@ def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> 
     idle = idle_meshes(case.space, case.facts)
     full = bound_space(case.problem, case.space, case.facts, capacity=capacity)
     mesh_s = mesh_bounds(case.problem, case.space, case.facts, idle, known=full.prepared)
-    mean_s = mesh_bounds(case.problem, case.space, case.facts, idle, known=full.prepared, until=0.0)
+    mean_s = mesh_bounds(
+        case.problem, case.space, case.facts, idle, known=full.prepared, until_s=0.0
+    )
     assert (mean_s <= mesh_s * ROUNDING).all()
     left = dict(known)
     for at in (None, *range(len(idle))):

@@ -77,7 +77,7 @@ def test_bounds_that_look_no_closer_than_needed_say_as_much(seed: int) -> None:
             meshes,
             capacity=10**15,
             near=near,
-            until=float(until),
+            until_s=float(until),
         )
         below = whole < until
         assert np.array_equal(some[below], whole[below])

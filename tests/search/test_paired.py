@@ -119,7 +119,7 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
     assert sorted(tight)[len(tight) // 2] > 0.75
     assert looked + counted.illegal == members.num_members * len(orders)
     found = overlapped_schedules.search_paired(
-        problem, space, facts, capacity=CAPACITY, top=3, until=float("inf"), limit=Limit()
+        problem, space, facts, capacity=CAPACITY, top=3, until_s=float("inf"), limit=Limit()
     )
     assert found is not None
     assert [one.step_time_s for one in found.ranked] == sorted(fitting.values())[:3]
@@ -163,7 +163,7 @@ def test_where_there_are_none() -> None:
     ):
         assert (
             overlapped_schedules.search_paired(
-                problem, without, facts, capacity=CAPACITY, top=1, until=1e9, limit=Limit()
+                problem, without, facts, capacity=CAPACITY, top=1, until_s=1e9, limit=Limit()
             )
             is None
         )

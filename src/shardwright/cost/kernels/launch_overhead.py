@@ -185,7 +185,7 @@ class HostClock:
     def _add(
         self, operator: str, phase: Phase, part: int, host: FloatArray | float, device: FloatArray
     ) -> None:
-        """Add host and device seconds to a part, and to the segment between collectives."""
+        """Add host and device seconds to part `part` and to the segment between collectives."""
         self._host[part] += host
         self._device[part] += device
         if self._segment:

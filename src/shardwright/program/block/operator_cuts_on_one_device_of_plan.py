@@ -192,7 +192,7 @@ class CellStructure:
 
         See `Placing.gathered_tokens`.
         """
-        return Size(times=sum(self._parts(operator, lengths)))
+        return Size(times=sum(self._tokens_by_group_device(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
         """Tokens whose keys pass the device on each hop of the ring; one entry if all are equal.
@@ -201,13 +201,15 @@ class CellStructure:
 
         The last hop carries the part of the device behind it. One entry where all parts are equal.
         """
-        parts = self._parts(operator, lengths)
+        parts = self._tokens_by_group_device(operator, lengths)
         if len(set(parts)) == 1:
             return (Size(times=parts[0]),)
         index = self.members(operator, Dim.SEQUENCE).index(self.device)
         return tuple(Size(times=parts[(index - hop) % len(parts)]) for hop in range(len(parts)))
 
-    def _parts(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    def _tokens_by_group_device(
+        self, operator: Operator, lengths: tuple[int, ...]
+    ) -> tuple[int, ...]:
         """Tokens of each device of the attention core's group, summed over the given lengths."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
         return tuple(

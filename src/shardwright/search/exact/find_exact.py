@@ -122,7 +122,13 @@ def find_exact(
         )
 
     unevaluated, lower = best_first(
-        bounds, evaluate, best=best, floor=lower, limit=limit, words="run orders", progress=progress
+        bounds,
+        evaluate,
+        best=best,
+        floor_s=lower,
+        limit=limit,
+        words="run orders",
+        progress=progress,
     )
     for at in unevaluated:
         priced = ranked[queue[at][0]]
@@ -140,7 +146,7 @@ def find_exact(
                 space,
                 best=best,
                 counts=counts,
-                floor=floor,
+                floor_s=floor,
                 limit=limit,
                 progress=progress,
             ),

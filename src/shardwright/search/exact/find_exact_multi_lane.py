@@ -106,19 +106,19 @@ def search_lanes(
     *,
     best: Best,
     counts: Counts,
-    floor: float,
+    floor_s: float,
     limit: Limit,
     progress: Progress | None,
 ) -> float:
     """Search plans of several lanes, updating `best`; bound in s of unevaluated ones, else inf.
 
     Args:
-        floor: seconds that no plan can beat.
+        floor_s: seconds that no plan can beat.
 
     Returns:
         Lower bound in seconds of the members that were not evaluated; inf if all were.
     """
-    ranked, lower_s = _priced_distributions(problem, space, best, counts, floor, limit, progress)
+    ranked, lower_s = _priced_distributions(problem, space, best, counts, floor_s, limit, progress)
     feasible = [np.flatnonzero(dealt.bounds < inf) for dealt in ranked]
     deal = np.repeat(np.arange(len(ranked)), [len(flat) for flat in feasible])
     shape = np.concatenate([np.zeros(0, dtype=np.int64), *feasible])
@@ -134,7 +134,7 @@ def search_lanes(
 
     words = "run orders of several lanes"
     unevaluated, lower_s = best_first(
-        bounds, evaluate, best=best, floor=lower_s, limit=limit, words=words, progress=progress
+        bounds, evaluate, best=best, floor_s=lower_s, limit=limit, words=words, progress=progress
     )
     counts.bounded_b0 += sum(ranked[deal[at]].members(int(shape[at])) for at in unevaluated)
     return lower_s
@@ -145,7 +145,7 @@ def _priced_distributions(
     space: ExactSpace,
     best: Best,
     counts: Counts,
-    floor: float,
+    floor_s: float,
     limit: Limit,
     progress: Progress | None,
 ) -> tuple[list[_PricedDistribution], float]:
@@ -162,7 +162,7 @@ def _priced_distributions(
     for number, deal in enumerate(all_deals):
         if limit.ends(found=best.plan is not None):
             counts.bounded_b0 += unpriced
-            return result, floor
+            return result, floor_s
         if progress is not None:
             progress(
                 progress_text("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),

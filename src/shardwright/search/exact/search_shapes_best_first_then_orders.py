@@ -33,7 +33,7 @@ def best_first(
     evaluate: Callable[[int], None],
     *,
     best: Best,
-    floor: float,
+    floor_s: float,
     limit: Limit,
     words: str,
     progress: Progress | None,
@@ -43,26 +43,26 @@ def best_first(
     Args:
         bounds: (shapes,) seconds that no order of a shape can beat.
         evaluate: evaluates the shape with a number and updates `best`.
-        floor: seconds that no member without a bound of its own can beat.
+        floor_s: seconds that no member without a bound of its own can beat.
         words: name of the search phase for `progress`.
 
     Returns:
         Numbers of the shapes that were not evaluated, and a lower bound in seconds of all members
-        that were not evaluated (`floor` if all were).
+        that were not evaluated (`floor_s` if all were).
     """
     # All shapes after a shape that cannot be better have bounds at least as large, so its bound
     # holds for all of them.
     by_bound = np.argsort(bounds, kind="stable")
     for rank, shape in enumerate(by_bound):
         if bounds[shape] >= best.seconds or limit.ends(found=best.plan is not None):
-            return by_bound[rank:], min(floor, float(bounds[shape]))
+            return by_bound[rank:], min(floor_s, float(bounds[shape]))
         evaluate(int(shape))
         if progress is not None:
             message = progress_text(
-                words, best_s=best.seconds, lower_s=min(floor, float(bounds[shape])), limit=limit
+                words, best_s=best.seconds, lower_s=min(floor_s, float(bounds[shape])), limit=limit
             )
             progress(message, rank + 1, len(by_bound))
-    return by_bound[:0], floor
+    return by_bound[:0], floor_s
 
 
 def run_orders(

@@ -135,11 +135,11 @@ class Refinement:
         self,
         limit: Limit,
         *,
-        until: float = float("inf"),
+        until_s: float = float("inf"),
         best_s: float = float("inf"),
         progress: Progress | None = None,
     ) -> None:
-        """Rank members, fastest first, until `top` are ranked or no bound is below `until` seconds.
+        """Rank members, fastest first, until `top` are ranked or no bound is below `until_s`.
 
         Args:
             limit: search limit; past it the best member so far is kept with its proven gap.
@@ -154,7 +154,7 @@ class Refinement:
         # the next best, since no other member has a smaller bound.
         while len(outcome.ranked) < self._top:
             outcome.lower_bound_s = self.least()
-            if outcome.lower_bound_s >= until:
+            if outcome.lower_bound_s >= until_s:
                 break
             if limit.ends(found=best_s < float("inf")):
                 simulated = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]

@@ -89,7 +89,12 @@ class PartSearch:
         """Expand meshes into bounded members to refine; also True if memory can keep them."""
         until = self.found.outcome.worst_of(self.top)
         bounded = bound_space(
-            self.problem, self.space, self.facts, capacity=self.capacity, meshes=meshes, until=until
+            self.problem,
+            self.space,
+            self.facts,
+            capacity=self.capacity,
+            meshes=meshes,
+            until_s=until,
         )
         members_kept = sum(
             part.num_members for part in self.found.expanded if part.whole is not None
@@ -104,13 +109,13 @@ class PartSearch:
             self.problem, bounded.prepared, bounded.seconds, capacity=self.capacity, top=self.top
         ), fits_in_memory
 
-    def refine(self, refinement: Refinement, *, until: float = np.inf) -> None:
-        """Rank members of a set that can be among the best and are bounded below `until`."""
+    def refine(self, refinement: Refinement, *, until_s: float = np.inf) -> None:
+        """Rank members of a set that can be among the best and are bounded below `until_s`."""
         outcome = self.found.outcome
         best_s = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
         refinement.run(
             self.limit,
-            until=min(until, outcome.worst_of(self.top)),
+            until_s=min(until_s, outcome.worst_of(self.top)),
             best_s=best_s,
             progress=self.progress,
         )
@@ -124,7 +129,7 @@ class PartSearch:
             self.facts,
             capacity=self.capacity,
             top=self.top,
-            until=outcome.worst_of(self.top),
+            until_s=outcome.worst_of(self.top),
             limit=self.limit,
         )
         if paired is not None:
@@ -185,7 +190,7 @@ class PartSearch:
                     refinement.least() if can_wait else np.inf,
                 )
                 sets.append(refinement)
-            self.refine(sets[set_number], until=until)
+            self.refine(sets[set_number], until_s=until)
             if sets[set_number].least() < np.inf:
                 heapq.heappush(waiting, (sets[set_number].least(), set_number))
             self.found.outcome = reduce(
@@ -231,7 +236,7 @@ class PartSearch:
                 chunk,
                 known=prepared,
                 near=nearest_layers,
-                until=until,
+                until_s=until,
             )
             contenders = np.flatnonzero(chunk_bounds < until)
             if len(contenders) and until < np.inf:
@@ -243,7 +248,7 @@ class PartSearch:
                     contender_meshes,
                     capacity=self.capacity,
                     near=nearest_layers,
-                    until=until,
+                    until_s=until,
                 )
                 chunk_bounds[contenders] = np.maximum(chunk_bounds[contenders], relaxed)
             bounds.append(chunk_bounds)

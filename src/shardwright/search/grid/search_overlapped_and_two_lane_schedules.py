@@ -112,16 +112,16 @@ def search_paired(
     *,
     capacity: float,
     top: int,
-    until: float,
+    until_s: float,
     limit: Limit,
 ) -> PairedSearch | None:
-    """Rank the `top` overlapped-schedule members below `until` seconds; None if `space` has none.
+    """Rank the `top` overlapped-schedule members below `until_s` seconds; None if `space` has none.
 
     None if the space has no such member.
 
     Args:
         problem: problem under the options of `space`, which has one value of each.
-        until: step seconds of the last known rank.
+        until_s: step seconds of the last known rank.
     """
     part = _overlapped_part(space)
     if part is None:
@@ -137,7 +137,10 @@ def search_paired(
         kernel_seconds_per_rank(problem, prepared) * members.outers.columns["microbatches"]
     )[outer]
     bounds = np.stack(
-        [row_bounds(problem, prepared, name, kernel_seconds, until=until) for name in space.paired],
+        [
+            row_bounds(problem, prepared, name, kernel_seconds, until_s=until_s)
+            for name in space.paired
+        ],
         axis=1,
     ).reshape(-1)
     order = np.argsort(bounds, kind="stable")
@@ -146,7 +149,7 @@ def search_paired(
     # Members wait under the bound along their rows, then under the longest path of their order. The
     # least of both bounds all that were not simulated.
     while heap or at < len(order):
-        step_to_beat = min(until, SearchOutcome(ranked=result.ranked).worst_of(top))
+        step_to_beat = min(until_s, SearchOutcome(ranked=result.ranked).worst_of(top))
         lower_bound_s = min(
             float(bounds[order[at]]) if at < len(order) else float("inf"),
             heap[0][0] if heap else float("inf"),

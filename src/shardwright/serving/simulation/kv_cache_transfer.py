@@ -55,7 +55,7 @@ class CacheTransfers:
         )
 
     def pop_ended(self, *, until: float) -> list[tuple[float, int]]:
-        """Remove the transfers that end by `until`; return (time in seconds, number) of each.
+        """Remove transfers that end by `until` seconds; return (time in seconds, number) of each.
 
         No other transfer may begin before `until`.
         """

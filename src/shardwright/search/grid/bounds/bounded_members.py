@@ -109,19 +109,19 @@ def bound_space(
     *,
     capacity: float,
     meshes: MeshRows | None = None,
-    until: float = math.inf,
+    until_s: float = math.inf,
 ) -> Bounded:
-    """Enumerate and bound the members of `space` or of `meshes`; refine bounds below `until` s.
+    """Enumerate and bound the members of `space` or of `meshes`; refine bounds below `until_s` s.
 
     Args:
         capacity: bytes of a device that a plan may fill.
-        until: seconds; members with unequal groups and a lower bound are bounded line by line.
+        until_s: seconds; members with unequal groups and a lower bound are bounded line by line.
     """
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
     rule_out_over_hosts(problem, prepared, seconds)
-    prepared = with_lines(problem, prepared, members.least_of(seconds) < until)
+    prepared = with_lines(problem, prepared, members.least_of(seconds) < until_s)
     if prepared.lines is not None:
         raise_by_lines(
             problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds

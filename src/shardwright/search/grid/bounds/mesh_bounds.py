@@ -89,7 +89,7 @@ def mesh_bounds(
     *,
     known: Prepared | None = None,
     near: NearLayers | None = None,
-    until: float = float("inf"),
+    until_s: float = float("inf"),
 ) -> FloatArray:
     """(meshes,) lower bound in step seconds of each mesh's members by layer work; inf = illegal.
 
@@ -97,7 +97,7 @@ def mesh_bounds(
         known: members on all devices, whose prices are reused; None = none.
         near: layers of the meshes with groups placed as near as possible; None = they are priced if
             experts need them.
-        until: meshes whose mean over ranks is at least this many seconds are bounded no further.
+        until_s: meshes whose mean over ranks is at least this many seconds are bounded no further.
     """
     if not len(meshes):
         return np.empty(0)
@@ -112,7 +112,7 @@ def mesh_bounds(
         near = near_layers(problem, space, facts, meshes.columns)
     work = _least_work(problem, space, facts, meshes, known, near)
     bounds = _mean_bounds(problem, space, facts, meshes, work) * factor
-    below_limit = np.flatnonzero(bounds < until)
+    below_limit = np.flatnonzero(bounds < until_s)
     bounds[below_limit] = (
         _rank_bounds(problem, space, facts, meshes, work, below_limit) * factor[below_limit]
     )

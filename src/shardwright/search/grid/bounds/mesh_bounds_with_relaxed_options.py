@@ -60,14 +60,14 @@ def relaxed_bounds(
     *,
     capacity: float,
     near: NearLayers | None = None,
-    until: float = float("inf"),
+    until_s: float = float("inf"),
 ) -> FloatArray:
     """(meshes,) relaxed B0 seconds of each mesh; NO_ROOM if no member fits, inf if none is legal.
 
     Args:
         capacity: bytes of a device that a plan may fill.
         near: layers of the meshes, if they are priced already.
-        until: choices whose layers alone take this many seconds are bounded no further.
+        until_s: choices whose layers alone take this many seconds are bounded no further.
     """
     lean = _least_memory_part(space)
     first, place = first_of_each(_distinguishing_columns(problem, meshes))
@@ -77,7 +77,7 @@ def relaxed_bounds(
     inner, start, _ = memory_choices(problem, lean, facts, meshes.columns, outers.columns)
     count = np.diff(start)
     bounds, below_limit = _layer_bounds(
-        problem, meshes, outers, layers, layer_row, legal=count > 0, until=until
+        problem, meshes, outers, layers, layer_row, legal=count > 0, until_s=until_s
     )
     if len(below_limit):
         members = Members(
@@ -126,9 +126,9 @@ def _layer_bounds(
     layer_row: IntArray,
     *,
     legal: BoolArray,
-    until: float,
+    until_s: float,
 ) -> tuple[FloatArray, IntArray]:
-    """(meshes,) least layer seconds of choices that reach `until`, else inf; the others' places.
+    """(meshes,) least layer seconds of choices that reach `until_s`, else inf; the others' places.
 
     Layer seconds are averaged over pipeline ranks.
     """
@@ -141,7 +141,7 @@ def _layer_bounds(
         / meshes.columns["pp"][mesh]
         * factor[mesh]
     )
-    bounds, is_above = np.full(len(meshes), np.inf), legal & (seconds >= until)
+    bounds, is_above = np.full(len(meshes), np.inf), legal & (seconds >= until_s)
     np.minimum.at(bounds, mesh[is_above], seconds[is_above])
     return bounds, np.flatnonzero(legal & ~is_above)
 

@@ -202,9 +202,9 @@ def _longest_row_seconds(
 
 
 def row_bounds(
-    problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float
+    problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until_s: float
 ) -> FloatArray:
-    """(members,) `least` step seconds, raised along a schedule's rows where below `until`.
+    """(members,) `least` step seconds, raised along a schedule's rows where below `until_s`.
 
     Elsewhere the bound is `least`.
     """
@@ -219,7 +219,7 @@ def row_bounds(
         "m": members.outers.columns["microbatches"][outer],
     }
     below_limit, bounds, share = (
-        np.flatnonzero(least < until),
+        np.flatnonzero(least < until_s),
         least.copy(),
         communication_share(problem),
     )
