@@ -120,7 +120,7 @@ def test_time_rescales() -> None:
         )
         with pytest.MonkeyPatch.context() as patch:
             for module in (
-                "gradients.reduction_seconds",
+                "gradients.layer_reduce_gather_seconds_and_link_shares",
                 "kernels.launch_overhead",
                 "tables.sharding_copies_and_overlap_slowdown",
             ):

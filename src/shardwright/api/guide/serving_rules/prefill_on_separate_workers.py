@@ -15,7 +15,7 @@ LONG_PROMPT = 4096
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Serving advice: half the devices prefill if prompts have >= 4,096 tokens and 4 x answers'."""
+    """Serving advice: half the devices prefill if prompts have >= 4,096 tokens and >= 4 answers."""
     width = max(facts.smallest_width, 1)
     if facts.devices < 2 * width:
         return ServingAdvice(notes=("There are too few devices for two workers.",))

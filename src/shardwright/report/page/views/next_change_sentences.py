@@ -40,7 +40,7 @@ def _of_size(size_json: Any) -> str:
 
 
 def second_best(time_json: Any) -> str:
-    """Sentence template on the second best plan, from the JSON's `time_json`; empty if unranked."""
+    """Sentence template on the second best plan, from `time_json`; empty if none is ranked."""
     if time_json["second"] is None:
         return ""
     return (

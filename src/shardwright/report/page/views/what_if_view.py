@@ -119,7 +119,7 @@ def _next_change(what_if_json: Any) -> str:
 
 
 def _amount(axis_json: Any, pointer: str, position: int) -> str:
-    """Template of a position's amount with unit; `pointer`: JSON pointer to its `axis_json`."""
+    """Template of a position's amount with unit; `pointer`: JSON pointer to `axis_json`."""
     unit = f" {axis_json['unit']}" if axis_json["unit"] else ""
     return f"{{{pointer}/positions/{position}/amount:{axis_json['form']}}}{unit}"
 
