@@ -24,7 +24,9 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "hierarchical": "shardwright.collectives.algorithms.hierarchical_rings:HIERARCHICAL",
         "halving_doubling": "shardwright.collectives.algorithms.halving_doubling:HALVING_DOUBLING",
         "torus_2d": "shardwright.collectives.algorithms.logical_2d_torus_rings:TORUS_2D",
-        "pairwise": "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:PAIRWISE",
+        "pairwise": (
+            "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:PAIRWISE"
+        ),
         "hierarchical_all_to_all": (
             "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:HIERARCHICAL_ALL_TO_ALL"
         ),
@@ -40,7 +42,9 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "one_shot": "shardwright.collectives.algorithms.engine_all_reduce:ONE_SHOT",
         "two_shot": "shardwright.collectives.algorithms.engine_all_reduce:TWO_SHOT",
         "multimem": "shardwright.collectives.algorithms.engine_all_reduce:MULTIMEM",
-        "low_latency": "shardwright.collectives.algorithms.serving_engine_token_all_to_all:LOW_LATENCY",
+        "low_latency": (
+            "shardwright.collectives.algorithms.serving_engine_token_all_to_all:LOW_LATENCY"
+        ),
         "one_sided": "shardwright.collectives.algorithms.serving_engine_token_all_to_all:ONE_SIDED",
     },
     error=RuntimeModelError,
