@@ -48,7 +48,7 @@ class TreeAlgorithm:
 
         inf where the algorithm does not apply; 0 for one member.
 
-        min over P of (alpha_P + V beta_P), see `pipelined_tree_schedule`.
+        min over P of (alpha_P + V beta_P), see `pipelined_tree_all_reduce_schedule`.
 
         Args:
             volume: bytes of the full buffer on the wire, shape (n,) or (1,).
