@@ -226,13 +226,13 @@ def test_what_its_class_does_not_read_is_named(config: Config, said: str) -> Non
     assert any(said in phrase for phrase in model_of(config).differs)
 
 
-@in_both
 @pytest.fixture(scope="module")
 def usual_form(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
     pytest.importorskip("transformers", reason="Transformers is not installed")
     return verdict(MINIMAX_M3, tmp_path_factory.mktemp("usual"))
 
 
+@in_both
 @pytest.mark.parametrize(
     "config",
     [
