@@ -50,7 +50,7 @@ def stored(kind: str) -> StoredSimulation:
             model="llama-3.2-1b", cluster="l40s:2", seq_len=1024, global_batch=4, space="joint"
         )
         return stored_general(plan_joint(request))
-    return stored_general(plan_mixed(request_of("llama-3.2-1b", "h100-sxm:2+a100-sxm-80gb:2")))
+    return stored_general(plan_mixed(request_of("llama-3.2-1b", "h100-sxm:1+a100-sxm-80gb:1")))
 
 
 @cache

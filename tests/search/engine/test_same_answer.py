@@ -22,14 +22,14 @@ from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP, Limit, Stops, limit_of
 from tests.tiers import in_both, in_proof
 
-DEGREES = ("2", "4") if in_proof() else ("4",)
+PINS = (("tp", ("2", "4")),) if in_proof() else (("tp", ("4",)), ("mbs", ("1",)))
 JOINT = Request(
     model="llama-3.1-8b",
     cluster="h100-sxm:16",
     seq_len=4096,
     global_batch=64,
     space="joint",
-    pins=(("tp", DEGREES),),
+    pins=PINS,
 )
 MIXED = Request(
     model="examples/tiny.json",

@@ -177,7 +177,7 @@ def some_plans(
 
 @in_both
 @pytest.mark.parametrize(
-    ("microbatches", "stages", "count"), [(2, 2, many(3, 8)), (2, 3, many(1, 3)), (3, 2, 1)]
+    ("microbatches", "stages", "count"), [(2, 2, many(1, 8)), (2, 3, many(1, 3)), (3, 2, 1)]
 )
 @pytest.mark.parametrize(
     "runtime",
@@ -210,7 +210,7 @@ def test_other_orders_of_microbatches_are_no_better(
         for rows in (
             orders
             if len(orders) <= 500
-            else [*Random(7).sample(orders, many(40, 300)), *(r for r in orders if r in by_number)]
+            else [*Random(7).sample(orders, many(20, 300)), *(r for r in orders if r in by_number)]
         ):
             try:
                 step = simulate_plan(problem, with_order(plan, rows, microbatches)).step_time_s
@@ -356,7 +356,7 @@ def test_labels_tell_kinds_nodes_and_units_apart() -> None:
 def test_paths_are_bounds_of_steps() -> None:
     """The closed form is at most the longest path, and that at most the simulated step, of every
     order of random shapes."""
-    for number in numbers(2, 4, first=1):
+    for number in numbers(1, 4, first=1):
         instance = draw_instance(number)
         prices = StagePrices(problem=instance.problem, space=instance.space)
         generator = Random(number)
