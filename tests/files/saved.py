@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 from shardwright.api.searches.exact_search_on_few_devices import plan_exact
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.robust_search_over_cluster_scenarios import plan_robust
 from shardwright.api.simulate_strategy_and_verify_stored import simulation

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import document_of

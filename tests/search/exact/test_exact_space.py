@@ -33,8 +33,11 @@ from shardwright.search.exact.enumerate_tensor_split_trees import (
 )
 from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.find_exact import find_exact
-from shardwright.search.exact.lower_plan_without_order import plan_of_stages, shape_tasks
-from shardwright.search.exact.price_stage_split_option import options_in_one_plan
+from shardwright.search.exact.lower_candidate_stages_to_tasks_without_order import (
+    plan_of_stages,
+    shape_tasks,
+)
+from shardwright.search.exact.price_one_stage_under_split_tree import options_in_one_plan
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
 from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
 from shardwright.search.optimality_certificate import Certificate

@@ -23,7 +23,7 @@ from shardwright.cost.buffers.activation_offload_bytes_and_waits import (
 from shardwright.cost.buffers.dispatcher_buffers import dispatch_buffers
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
-from shardwright.cost.network.exposed_communication import (
+from shardwright.cost.network.exposed_and_hidden_seconds_of_block_collective import (
     gemms_yield_multiprocessors,
     least_move_seconds,
     move_cost,
