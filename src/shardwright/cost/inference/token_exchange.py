@@ -57,9 +57,9 @@ def dispatch_and_combine_seconds(
 
         GATHERED      all_gather and reduce_scatter of tokens x members x hidden
         ALL_TO_ALL    all_to_all of tokens x topk x hidden, both ways
-        LOW_LATENCY   `collectives.algorithm_costs.serving_engine_token_all_to_all`, tokens x topk x
-        hidden NORMAL        hops latency_0 + `expert_dispatch_seconds`, tokens x topk x hidden
-        ONE_SIDED     `collectives.algorithm_costs.serving_engine_token_all_to_all`,
+        LOW_LATENCY   `serving_engine_token_all_to_all`, tokens x topk x hidden
+        NORMAL        hops latency_0 + `expert_dispatch_seconds`, tokens x topk x hidden
+        ONE_SIDED     `serving_engine_token_all_to_all`,
                       tokens x devices reached x hidden; NORMAL where a group leaves the island
 
     devices reached: n (1 - (1 - 1/n)^topk). Where the network has measured curves of the library
