@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -69,6 +69,15 @@ def cases(values: Sequence[Any], test: int) -> list[Any]:
     """Values for `parametrize`: so many spread over them, or in a proof all of them."""
     if not in_proof():
         return [values[i * len(values) // test] for i in range(test)]
+    return _proven(values)
+
+
+def chosen(values: Iterable[Any], test: Container[Any]) -> list[Any]:
+    """Values for `parametrize`: those of `test` alone, or in a proof all of them."""
+    return _proven(values) if in_proof() else [one for one in values if one in test]
+
+
+def _proven(values: Iterable[Any]) -> list[Any]:
     return [
         pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.proof)
         for one in values

@@ -27,6 +27,7 @@ searches, runs under a tracker."""
 FORKED = (
     "calibrate/test_measure_machine.py",
     "cli/verbs/test_run.py::test_pytorchs_engine",
+    "cli/test_run_options.py::test_biases_of_routers",
     "cli/test_run_options.py::test_experts_are_balanced",
     "cli/test_run_options.py::test_one_engine_goes_on",
     "cli/test_run_options.py::test_ranks_are_asked",
@@ -48,6 +49,19 @@ PUBLISHED = (
     "validation/test_remarks.py",
 )
 """Files that judge the same predictions (tests/validation/published.py)."""
+REPORTS = (
+    "api/report/test_memory_by_stage_content.py",
+    "api/report/test_step_time_content.py",
+    "report/page/test_report_page_of_any_plan.py",
+)
+"""Files about the same stored plans (tests/api/report/stored_plans.py)."""
+SAVED = (
+    "cli/verbs/test_report.py",
+    "files/test_changed_leaves.py",
+    "files/test_json_schemas.py",
+    "report/page/test_searched_members.py",
+)
+"""Files about the same stored answers (tests/files/saved.py)."""
 SERVING = "serving/"
 """Folder whose tests need the loop of a deployment: it takes longest to compile, and the other
 worker finds it in the cache."""
@@ -94,7 +108,7 @@ def group_of(node: str) -> str:
     if path in SOURCES:
         return "sources"
     if not in_proof():
-        return path
+        return "reports" if path in REPORTS else "saved" if path in SAVED else path
     if path == "execute/test_counts.py" and (plan := re.search(r"TestCounts.*(\[.*\])", node)):
         return path + plan[1]
     return path if path in ALONE else node

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds

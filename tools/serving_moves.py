@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from serving_rows import FOLDERS, LIBRARIES, Arrays, Columns, Line, newest, rows_of, some
 
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.inference.token_exchange import (

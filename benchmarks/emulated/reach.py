@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.emulated.ranks import Ranks
 from benchmarks.emulated.settings import HOSTS, Reach
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.hardware.link_and_network_tier import Tier

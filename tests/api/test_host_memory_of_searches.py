@@ -26,6 +26,7 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
+from tests.tiers import in_both, in_proof
 
 MODEL = """{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,\
  "intermediate_size": 5632,
@@ -59,6 +60,7 @@ STATES = (
     " 0.1}\n"
 )
 OFFLOADED = pinned(offload="50,100")
+NARROW = pinned(cp="1", mbs="1", ulysses="1", sp="0")
 FACES = {
     "standard": Face(plan, {"pins": OFFLOADED, "top": 3}),
     "all devices": Face(plan, {"pins": OFFLOADED, "use_all": True}),
@@ -70,14 +72,23 @@ FACES = {
     ),
     "policy": Face(
         plan,
-        {"runtime": "maxtext", "pins": pinned(remat="attention_offloaded", recompute="selective")},
+        {
+            "runtime": "maxtext",
+            "pins": (*pinned(remat="attention_offloaded", recompute="selective"), *NARROW),
+        },
     ),
     "energy": Face(
         plan_mixed,
         {"objective": "energy", "runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on")},
         kept=75.5,
     ),
-    "scenarios": Face(plan_robust, {"pins": OFFLOADED, "scenarios": SCENARIOS}),
+    "scenarios": Face(
+        plan_robust,
+        {
+            "pins": (*OFFLOADED, *NARROW, *pinned(recompute_layers="0")),
+            "scenarios": SCENARIOS,
+        },
+    ),
     "joint": Face(plan_joint, {"space": "joint", "pins": OFFLOADED}),
     "joint-named": Face(plan_joint, {"space": "joint-named", "pins": OFFLOADED}),
     "joint pipelines": Face(
@@ -86,16 +97,25 @@ FACES = {
         kept=74.5,
     ),
     "mixed parameters": Face(
-        plan_mixed, {"runtime": "deepspeed", "pins": pinned(param_offload="on")}, mixed=True
+        plan_mixed,
+        {"runtime": "deepspeed", "pins": pinned(param_offload="on", mbs="1", cp="1")},
+        mixed=True,
     ),
     "mixed checkpoints": Face(
         plan_mixed,
-        {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on")},
+        {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", tp="1")},
         mixed=True,
         kept=75.5,
     ),
     "exact": Face(plan_exact, {"space": "exact", "max_devices": 2}, layers=1),
 }
+WHOLE: dict[str, dict[str, object]] = {
+    "policy": {"pins": pinned(remat="attention_offloaded", recompute="selective")},
+    "scenarios": {"pins": OFFLOADED},
+    "mixed parameters": {"pins": pinned(param_offload="on")},
+    "mixed checkpoints": {"pins": pinned(cpu_checkpoints="on")},
+}
+"""What proofs search instead: all members."""
 
 
 def request_of(folder: Path, face: Face, *, gib: float) -> Request:
@@ -136,10 +156,13 @@ def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(infeasible_hints, "_fitting_changes", lambda *_: ([], True))
 
 
+@in_both
 @pytest.mark.parametrize("name", FACES)
 def test_no_answer_needs_more_host_memory_than_a_node_has(name: str, tmp_path: Path) -> None:
     """With less than the best plan needs another one is found, no faster, or none."""
     face = FACES[name]
+    if in_proof():
+        face = face._replace(request=face.request | WHOLE.get(name, {}))
     room, seconds, looks = 1000.0, 0.0, 0
     while True:
         try:
@@ -160,13 +183,16 @@ def test_no_answer_needs_more_host_memory_than_a_node_has(name: str, tmp_path: P
     assert looks
 
 
+@in_both
 @pytest.mark.parametrize("name", ["standard", "parameters", "gradients", "checkpoints"])
 def test_the_fastest_that_fits_the_hosts_is_found(name: str, tmp_path: Path) -> None:
     """Against the simulation of every member, with room for some of them."""
     face = FACES[name]._replace(layers=2)
+    narrow = name == "standard" and not in_proof()
     few = (
         *face.request["pins"],
-        *pinned(cp="1", mbs="1,4", ulysses="1", recompute_layers="0", sp="0"),
+        *pinned(cp="1", mbs="1" if narrow else "1,4", ulysses="1", recompute_layers="0", sp="0"),
+        *(pinned(recompute="none,full") if narrow else ()),
     )  # type: ignore[misc]
     face = face._replace(request={**face.request, "pins": few, "use_all": True})
     request = request_of(tmp_path, face, gib=1000)

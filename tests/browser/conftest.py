@@ -23,8 +23,9 @@ INSIDE = ("data:", "blob:", "about:")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = f"{HERE}{os.sep}"
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.browser)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from shardwright import kernel_compilation as compiled
 from shardwright.cli.terminal.output_and_progress import progress
+from tests.tiers import cases
 
 READ_ONLY = """
 from numba.core import caching
@@ -71,7 +72,7 @@ sys.exit(main.run(["plan", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("form", [[], ["--quiet"], ["--json"]])
+@pytest.mark.parametrize("form", cases([["--quiet"], ["--json"], []], 1))
 def test_a_first_run_says_that_it_compiles_and_a_second_one_does_not(
     form: list[str], tmp_path: Path
 ) -> None:

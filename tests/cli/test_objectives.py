@@ -14,7 +14,7 @@ from shardwright.hardware.catalog.list_prices import list_price
 from shardwright.hardware.cluster_expression import parse_cluster
 from tests.tiers import in_both
 
-CLUSTER = "a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/0.5usd"
+CLUSTER = "a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd"
 MODEL = ["plan", "examples/tiny.json"]
 JOB = ["--seq-len", "64", "--global-batch", "8"]
 
@@ -70,11 +70,11 @@ def test_a_higher_rate_than_prices_show_is_refused(
 
 
 def test_the_front_is_drawn_and_every_point_of_it_listed(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto", "--json"]) == 0
-    front = json.loads(capsys.readouterr().out)["certificate"]["mixed"]["valued"]["front"]
-    assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto"]) == 0
+    path = tmp_path / "plan.json"
+    assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto", "-o", str(path)]) == 0
+    front = json.loads(path.read_text(encoding="utf-8"))["certificate"]["mixed"]["valued"]["front"]
     shown = " ".join(capsys.readouterr().out.split())
     assert "Pareto front of the time and cost of a step" in shown
     assert "objective: pareto" in shown

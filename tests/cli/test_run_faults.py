@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 from shardwright.cli.main import run
 from tests.cli.verbs.test_run import DEADLINE_S, children, environment, plan_file, runs, words
 
-STALLED = """import os
+STALLED = """import os, signal
 if os.environ.get("RANK"):
     from shardwright.execute.checkpoints import save_and_resume_across_ranks as checkpoint_ranks
 
@@ -30,8 +30,7 @@ if os.environ.get("RANK"):
         written = write(own, *asked)
         if own.steps == 2:
             open(f"{mark}{os.environ['RANK']}", "w").close()
-            while True:
-                pass
+            signal.pause()
         return written
 
     checkpoint_ranks.write_device = stalled

@@ -534,16 +534,8 @@ def test_biases_of_routers_move_alike_under_every_plan(
     still = [step["loss"] for step in found(capsys, asked("one", 4))["steps"]]
     assert alone[0] == still[0]
     assert abs(alone[3] - still[3]) > 1e-6
-    process = subprocess.run(
-        [sys.executable, "-m", "shardwright", *asked("four", 2, *update, *saved, "--json")],
-        check=True,
-        timeout=300,
-        capture_output=True,
-        text=True,
-    )
-    assert [s["loss"] for s in json.loads(process.stdout)["steps"]] == pytest.approx(
-        alone[:2], abs=1e-10
-    )
+    said = by_ranks(asked("four", 2, *update, *saved, "--json"), ranks=4, folder=tmp_path)
+    assert [s["loss"] for s in json.loads(said)["steps"]] == pytest.approx(alone[:2], abs=1e-10)
     assert [s["loss"] for s in found(capsys, asked("one", 3, *saved))["steps"]] == pytest.approx(
         alone[2:3], abs=1e-10
     )

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithm_costs import nvlink_sharp_all_reduce as nvlink_sharp
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import (
     ALGORITHMS,
     LIBRARIES,
     algorithm_named,
     algorithms_for,
 )
-from shardwright.collectives.algorithms import nvlink_sharp_all_reduce as nvlink_sharp
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
 from shardwright.collectives.groups.span_cost_quantities import distinct_groups, span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span

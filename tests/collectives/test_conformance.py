@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import (
     ALGORITHMS,
     ENGINE_ALGORITHMS,
     SCHEDULED,
     algorithm_named,
 )
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans

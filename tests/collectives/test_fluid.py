@@ -11,10 +11,10 @@ from itertools import pairwise, permutations, product
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.alpha_beta_algorithm import LinearAlgorithm
-from shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all import PAIRWISE
-from shardwright.collectives.algorithms.ring import RING
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.alpha_beta_algorithm import LinearAlgorithm
+from shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all import PAIRWISE
+from shardwright.collectives.algorithm_costs.ring import RING
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster

@@ -9,9 +9,9 @@ from math import ceil, log2, prod
 import numpy as np
 import pytest
 
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.nvlink_sharp_all_reduce import LINK_SHARE, START_HOPS
 from shardwright.collectives.algorithm_registry import algorithm_named
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.nvlink_sharp_all_reduce import LINK_SHARE, START_HOPS
 from tests.collectives import message_trace
 from tests.collectives.message_trace import Trace
 from tests.collectives.spans import one_group

@@ -13,14 +13,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.straggler_all_reduce import late_schedule
 from shardwright.collectives.algorithm_registry import (
     LIBRARIES,
     SCHEDULED,
     algorithm_named,
     algorithms_for,
 )
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.straggler_all_reduce import late_schedule
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
 from shardwright.collectives.groups.links_of_one_group import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import Span

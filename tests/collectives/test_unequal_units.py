@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.links_of_one_group import layouts_of
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.collectives.groups.span_of_device_list import span_of_devices

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
 from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_bytes, volume_with_rows

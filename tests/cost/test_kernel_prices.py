@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.gemm_element_attention_seconds import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.block_parameter_elements_by_reduction_group import trained_matrices
 from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import (

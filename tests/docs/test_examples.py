@@ -1,7 +1,7 @@
 """Every code block of the README and of the pages is executed: commands, Python, notation.
 
 A block says what it is: `console` is commands of this tool, run one after the other in a folder of
-the page's own, `slow` ones only in proofs; `python` is run; `grid` and `plan` are read; `sh` is
+the page's own; `python` is run, both only in proofs if `slow`; `grid` and `plan` are read; `sh` is
 what lies outside this tool (pip, make, another machine), and `text`, `ebnf`, `mermaid` are no code.
 """
 
@@ -100,7 +100,7 @@ def execute(
     shutil.copytree(ROOT / "examples", folder / "examples")
     monkeypatch.chdir(folder)
     for block in blocks(page):
-        if block.kind == "python" and not slow:
+        if block.kind == "python" and ("slow" in block.words) == slow:
             exec(compile(block.text, str(page), "exec"), {})
         if block.kind != "console" or ("slow" in block.words) != slow:
             continue

@@ -37,7 +37,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
 from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

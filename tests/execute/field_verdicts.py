@@ -74,6 +74,13 @@ Found = dict[str, dict[str, set[str]]]
 """Verdict -> field -> reasons."""
 
 
+def architectures() -> list[str]:
+    """Of `families`, without loading Transformers."""
+    return sorted(
+        {config["architectures"][0] for config in (*CONFIGS.values(), *PUBLISHED.values())}
+    )
+
+
 @cache
 def families() -> Mapping[str, Config]:
     """A small configuration of every architecture, without dropout, with the load-balancing loss of

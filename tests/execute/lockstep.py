@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shardwright.execute.transport.communication_requests import GroupExchange, Reduce, Reduction
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -559,6 +559,10 @@ COVERED = {
     "hybrid zero-3",
     "factors, tp2 under 1f1b",
     "positions from the third row under tp2 and zero-3",
+    "balanced experts, tp2 and cp2",
+    "balanced experts, tp2 and sequence",
+    "factors of layers, tp2 and zero-3",
+    "tied under 1f1b",
 }
 """Whose parts other grids have too: proofs alone train them."""
 COVERED |= set(DIVIDED) - {
@@ -581,7 +585,6 @@ WATCHED = (
         "experts on ep2 under zero-3",
         "keys gathered beside heads traded, in windows",
         "keys passed round over cp2 under 1f1b",
-        "tied under 1f1b",
     }
 )
 """Grids that are evaluated behind every step, and traced."""
@@ -678,56 +681,55 @@ ALL_KEPT = {
     "keys gathered over cp2 under 1f1b": "tied",
     "keys passed round over cp4 under zero-3": "keys gathered over cp4",
 }
-KEPT = (
-    ALL_KEPT
-    if in_proof()
-    else {
-        name: ALL_KEPT[name] for name in ("tp2, sequence and zero-3", "experts on ep2 under zero-3")
-    }
-)
 """Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its
 checkpoint."""
+KEPT = (
+    tuple(product(ALL_KEPT, (NATIVE, OWN)))
+    if in_proof()
+    else (("tp2, sequence and zero-3", NATIVE), ("experts on ep2 under zero-3", OWN))
+)
+"""Which of the two begins."""
 FIRST, LAST = 2, 3
 
 
-def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
+def crossed(folder: Path, rank: int) -> dict[tuple[str, str], list[StepReport]]:
     """Steps of both engines, each of which goes on from what the other saved."""
-    found: dict[str, dict[str, list[StepReport]]] = {}
-    for number, (name, other) in enumerate(KEPT.items()):
-        own, source = CASES[name], seeded(CASES[name].small.model, seed=0)
-        for begins in (NATIVE, OWN):
-            root = folder / f"{number}-{begins}"
-            steps: list[StepReport] = []
-            for engine, until in ((begins, FIRST), (OWN if begins == NATIVE else NATIVE, LAST)):
-                # Of another grid of the same model, where there is one.
-                case = CASES[other] if engine == OWN and CASES[other].whole is own.whole else own
-                plan = plan_of(
-                    case.grid, model=own.small.model, global_batch=own.small.job.global_batch
+    found: dict[tuple[str, str], list[StepReport]] = {}
+    for number, (name, begins) in enumerate(KEPT):
+        own, other = CASES[name], CASES[ALL_KEPT[name]]
+        source = seeded(own.small.model, seed=0)
+        root = folder / f"{number}-{begins}"
+        steps: list[StepReport] = []
+        for engine, until in ((begins, FIRST), (OWN if begins == NATIVE else NATIVE, LAST)):
+            # Of another grid of the same model, where there is one.
+            case = other if engine == OWN and other.whole is own.whole else own
+            plan = plan_of(
+                case.grid, model=own.small.model, global_batch=own.small.job.global_batch
+            )
+            known = prepare_training(own.small.model, own.small.job, plan, rule=own.rule)
+            if engine == OWN:
+                steps += run_rank(
+                    known,
+                    source=source,
+                    batches=own.small.batches,
+                    steps=until,
+                    checkpoints=root,
                 )
-                known = prepare_training(own.small.model, own.small.job, plan, rule=own.rule)
-                if engine == OWN:
-                    steps += run_rank(
-                        known,
-                        source=source,
-                        batches=own.small.batches,
-                        steps=until,
-                        checkpoints=root,
-                    )
-                else:
-                    saving = newest_checkpoint_of(known, root, steps=until, every=0, keep=0)
-                    steps += train_native(
-                        own.small.model,
-                        own.small.job,
-                        case.grid,
-                        source=saving.source(source),
-                        batches=own.small.batches,
-                        steps=until,
-                        rule=own.rule,
-                        dtype=torch.float64,
-                        begun=saving.restore_optimizer,
-                        after=saving.save_if_due,
-                    )
-            found.setdefault(name, {})[begins] = steps
+            else:
+                saving = newest_checkpoint_of(known, root, steps=until, every=0, keep=0)
+                steps += train_native(
+                    own.small.model,
+                    own.small.job,
+                    case.grid,
+                    source=saving.source(source),
+                    batches=own.small.batches,
+                    steps=until,
+                    rule=own.rule,
+                    dtype=torch.float64,
+                    begun=saving.restore_optimizer,
+                    after=saving.save_if_due,
+                )
+        found[name, begins] = steps
     return found
 
 

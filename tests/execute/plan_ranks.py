@@ -54,10 +54,7 @@ SOME = (
 GROUPED = (
     PLANS
     if in_proof()
-    else {
-        name: PLANS[name]
-        for name in ("ring", "experts", "zb-v", "hybrid zero-3", "tied", "unequal duplicates")
-    }
+    else {name: PLANS[name] for name in ("ring", "experts", "hybrid zero-3", "unequal duplicates")}
 )
 """Of these, requests of groups are gloo's collectives."""
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from shardwright.model.catalog.load_model_by_name import ENTRIES
@@ -90,6 +91,7 @@ def small_config(config: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+@cache
 def small_model(name: str) -> Model:
     """A catalog model made small, with each of its blocks once."""
     entry = next(e for e in ENTRIES if e.names[0] == name)

@@ -122,7 +122,7 @@ class Small:
         }
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _small(whole: Callable[[], Model]) -> Model:
     return narrower_model(whole())
 

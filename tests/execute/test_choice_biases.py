@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,15 @@ from shardwright.execute.training.router_bias_updates import updated_bias
 from shardwright.execute.weights.checkpoint_to_hugging_face_weights import write_checkpoint_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.find_balanced_routers_and_selection_biases import selection_biases
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.routers_and_selection_biases import selection_biases
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_families import ALL
 from tests.execute.saved import save
 from tests.execute.test_load_balancing import PLANS
 from tests.execute.trained import train
-from tests.tiers import examples
+from tests.tiers import chosen, examples
 
 LENGTH = 8
 RATE = 0.05
@@ -59,6 +60,7 @@ DEEPSEEK = next(
 )
 
 
+@cache
 def small(layers: int = 4, predictors: int = 0) -> Model:
     """A DeepSeek-V3 of which every layer has experts."""
     config = {
@@ -155,21 +157,27 @@ QUICK = ("ep and tp", "zero-3", "two lanes", "pp, recomputed", "slices, one of a
 """Plans that `make test` tries: of each way to divide the tokens of a step."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.proof) for name in PLANS]
-)
+@cache
+def unsplit(layers: int) -> tuple[list[float], dict[Key, Any], dict[Key, Any]]:
+    """Of the unsplit model: losses of three steps, its biases before and after."""
+    model = small(layers)
+    known, members = begun(model, single_device_plan(model, JOB))
+    before = biases(members, known)
+    reports = train(members, known, [random_batch(model, JOB, seed=seed) for seed in range(3)])
+    return [one.loss for one in reports], before, biases(members, known)
+
+
+@pytest.mark.parametrize("name", chosen(PLANS, QUICK))
 def test_a_plan_moves_biases_as_the_unsplit_model(name: str) -> None:
     """Three steps: to the last bit of every bias, and with the same losses. One router's choice
     depends on the biases before it."""
     plan, layers = parse_plan(PLANS[name]), 2 if "embed+2+head" in PLANS[name] else 4
     model = small(layers)
     known, members = begun(model, plan)
-    alone, whole = begun(model, single_device_plan(model, JOB))
-    batches = [random_batch(model, JOB, seed=seed) for seed in range(3)]
-    before = biases(whole, alone)
-    reports, others = train(members, known, batches), train(whole, alone, batches)
-    assert [one.loss for one in reports] == pytest.approx([one.loss for one in others], abs=1e-9)
-    found, wanted = biases(members, known), biases(whole, alone)
+    reports = train(members, known, [random_batch(model, JOB, seed=seed) for seed in range(3)])
+    losses, before, wanted = unsplit(layers)
+    assert [one.loss for one in reports] == pytest.approx(losses, abs=1e-9)
+    found = biases(members, known)
     assert set(found) == set(wanted)
     for key, bias in found.items():
         assert torch.equal(bias, wanted[key]), key

@@ -3,6 +3,8 @@ stages between."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,6 +24,7 @@ TOWER = "vision_embed+vision.0:1+vision.1:2+vision.3:1+deep.0+deep.1+projector"
 TEXT = "embed+layers.0+layers.1+layers.2:4+head"
 
 
+@cache
 def deep() -> Model:
     """A small LLaVA of four and six layers whose first two take features of tower layers 0 and 2
     in."""

@@ -3,6 +3,7 @@ name, and every mechanism counts."""
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from math import sqrt
 from pathlib import Path
@@ -56,6 +57,7 @@ TEXT = (
 )
 
 
+@cache
 def small_gemma(*, hidden: int = 64) -> Model:
     text = {**CONFIG["text_config"], "hidden_size": hidden}
     vision = {
@@ -117,7 +119,8 @@ def of_few_layers() -> Model:
     return model_from_config({**config, "text_config": text, "vision_config": vision}, name="few")
 
 
-@pytest.mark.parametrize("text", cases(TEXT[:2], 1))
+@pytest.mark.proof
+@pytest.mark.parametrize("text", TEXT[:2])
 def test_the_published_widths_of_few_layers(text: str) -> None:
     lengths = {"text": 1024, "image": 48 * 48}
     job = TrainingJob(
@@ -152,7 +155,10 @@ def test_elements_that_do_not_lie_evenly_over_patches_are_not_cut() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"],
+    cases(
+        ["frozen:vision_embed,vision,projector", "frozen:vision_embed,vision", "lora:r4:attn,mlp"],
+        1,
+    ),
 )
 def test_its_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
     found = prove_plan(

@@ -34,9 +34,9 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.multi_token_prediction import without_predictors
 from shardwright.model.families.fields.router_loss_and_noise_fields import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
+from shardwright.model.find_balanced_routers_and_selection_biases import balanced_routers
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.routers_and_selection_biases import balanced_routers
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_configs import batch_of, in_double, made, sequences_of
@@ -45,6 +45,7 @@ from tests.execute.published_gradients import gradient_differences, published_lo
 from tests.execute.small_plans import FOUND
 from tests.execute.trained import train
 from tests.strategy.zoo_models import sparse
+from tests.tiers import cases, chosen
 
 COEFFICIENT = 0.7
 LENGTH = 8
@@ -66,7 +67,7 @@ def balanced(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**config, **own}
 
 
-@pytest.mark.parametrize("architecture", sorted(TRIED))
+@pytest.mark.parametrize("architecture", cases(sorted(TRIED), 9))
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architecture: str) -> None:
     """Of every class with experts: those that add the loss, and those that do not."""
     published = made(balanced(TRIED[architecture])).train()
@@ -201,7 +202,23 @@ def steps(model: Model, plan: Plan) -> tuple[StepResult, StepResult]:
     return step(model, plan), unsplit_step(model, sum(lane.microbatches for lane in plan.lanes))
 
 
-@pytest.mark.parametrize("name", PLANS)
+QUICK = (
+    "dp, many microbatches",
+    "tp and sequence",
+    "cp",
+    "ep and tp",
+    "pp, recomputed",
+    "pp, halves of backward",
+    "pp, interleaved",
+    "a found order",
+    "two lanes",
+    "slices, one of a token",
+    "routers in the first stage alone",
+)
+"""Plans that `make test` tries: of each way to divide the tokens of a step, and of each order."""
+
+
+@pytest.mark.parametrize("name", chosen(PLANS, QUICK))
 def test_a_plan_has_the_loss_of_the_unsplit_model_with_its_microbatches(name: str) -> None:
     plan = parse_plan(PLANS[name])
     layers = 2 if "embed+2+head" in PLANS[name] else 4
@@ -277,7 +294,11 @@ def test_microbatches_have_the_mean_of_their_own_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["frozen:router", "frozen:embed,attn,router,experts", "lora:r2:attn"]
+    "kind",
+    chosen(
+        ["frozen:router", "frozen:embed,attn,router,experts", "lora:r2:attn"],
+        ["frozen:embed,attn,router,experts"],
+    ),
 )
 def test_what_is_frozen_has_no_gradient_and_the_same_loss(kind: str) -> None:
     model = trained(small(4), kind)

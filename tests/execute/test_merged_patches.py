@@ -4,6 +4,7 @@ device, or is refused by name."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import pytest
@@ -56,6 +57,7 @@ TEXT = (
 PATCHES = 36
 
 
+@cache
 def small_kimi(*, hidden: int = 64) -> Model:
     text = {
         **KIMI["text_config"],
@@ -121,7 +123,9 @@ def test_elements_of_a_token_lie_over_its_patches() -> None:
 @in_both
 @pytest.mark.parametrize(
     ("tower", "text"),
-    list(product(TOWER, TEXT)) if in_proof() else [*zip(TOWER, TEXT * 2, strict=False)],
+    list(product(TOWER, TEXT))
+    if in_proof()
+    else [(TOWER[number], TEXT[number % 4]) for number in (0, 3, 5, 6)],
 )
 def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     tower: str, text: str
@@ -131,7 +135,7 @@ def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     assert found.equal, (found.loss_difference, found.worst)
 
 
-@pytest.mark.parametrize("cut", cases(["up", "act", "down", "norm", "merge"], 3))
+@pytest.mark.parametrize("cut", cases(["up", "act", "down", "norm", "merge"], 2))
 def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
     """Devices of both sides have other parts of the tensor between them."""
     operators = [f"projector.{name}" for name in ("vision_norm", "norm", "up", "act", "down")] + [
@@ -154,12 +158,15 @@ def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        "frozen:vision_embed,vision",
-        "frozen:vision_embed,vision,projector",
-        "lora:r4:attn,mlp",
-        "frozen:embed",
-    ],
+    cases(
+        [
+            "frozen:vision_embed,vision,projector",
+            "frozen:vision_embed,vision",
+            "lora:r4:attn,mlp",
+            "frozen:embed",
+        ],
+        2,
+    ),
 )
 def test_a_merging_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
     found = prove_plan(

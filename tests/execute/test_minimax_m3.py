@@ -4,6 +4,7 @@ computes whatever is written."""
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from shardwright.model.families.huggingface_config import load_config, model_fro
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import GridRotary, Settings
 from shardwright.strategy.text.parse_plan import parse_plan
-from tests.execute.flips import Ending, verdict
+from tests.execute.flips import Ending, Verdict, verdict
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_images import MINIMAX_M3, MINIMAX_M3_TEXT
 from tests.execute.published_sizes import Config
@@ -52,6 +53,7 @@ def model_of(config: Config) -> Model:
     return model_from_config(config, name="small-m3")
 
 
+@cache
 def small() -> Model:
     wide = {
         **of_tower(hidden_size=48, num_attention_heads=4, intermediate_size=32),
@@ -110,7 +112,7 @@ CUTS = (
 )
 
 
-@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 2))
+@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 1))
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """Both products of the merge among them, whose tokens are of four patches each."""
     model, job, plan = small(), job_of(), parse_plan(two_stages(tower, text))
@@ -224,6 +226,12 @@ def test_what_its_class_does_not_read_is_named(config: Config, said: str) -> Non
     assert any(said in phrase for phrase in model_of(config).differs)
 
 
+@pytest.fixture(scope="module")
+def usual_form(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+    pytest.importorskip("transformers", reason="Transformers is not installed")
+    return verdict(MINIMAX_M3, tmp_path_factory.mktemp("usual"))
+
+
 @in_both
 @pytest.mark.parametrize(
     "config",
@@ -244,11 +252,11 @@ def test_what_its_class_does_not_read_is_named(config: Config, said: str) -> Non
     ],
     ids=["one token an image", "three axes of a head", "experts everywhere", "tied"],
 )
-def test_other_forms_are_those_of_transformers(tmp_path: Path, config: Config) -> None:
+def test_other_forms_are_those_of_transformers(
+    tmp_path: Path, usual_form: Verdict, config: Config
+) -> None:
     pytest.importorskip("transformers", reason="Transformers is not installed")
-    found, usual = (
-        verdict(one, tmp_path / name) for one, name in ((config, "one"), (MINIMAX_M3, "usual"))
-    )
+    found, usual = verdict(config, tmp_path / "one"), usual_form
     assert (found.ending, usual.ending) == (Ending.EQUAL, Ending.EQUAL), found.said
     assert abs(found.loss - usual.loss) > 1e-4
 

@@ -23,6 +23,7 @@ from tests.execute.published_images import LLAVA, QWEN3_VL
 from tests.execute.published_sizes import Config
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.trained import train
+from tests.tiers import cases
 
 ASK = (
     torch.ops.aten._local_scalar_dense.default,
@@ -59,7 +60,8 @@ def waits(small: Small) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["ring", "zb-v", "hybrid zero-3", "recomputed early", "tied", "two lanes"]
+    "name",
+    cases(["ring", "recomputed early", "zb-v", "tied", "hybrid zero-3", "two lanes"], 3),
 )
 def test_a_dense_step_asks_at_its_end_alone(name: str) -> None:
     small = PLANS[name]

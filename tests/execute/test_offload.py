@@ -25,6 +25,7 @@ from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small
 from tests.execute.trained import train
+from tests.tiers import chosen
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def _known(zero: str) -> tuple[Small, PreparedTraining]:
     )
 
 
-@pytest.mark.parametrize("percent", [100, 30])
+@pytest.mark.parametrize("percent", chosen([100, 30], [30]))
 def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(
     percent: int, tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU here", allow_module_level=True)
 pytest.importorskip("safetensors")
 
 from shardwright.execute.device_state.stored_parameter_parts import seeded
@@ -47,7 +49,6 @@ from tests.execute.published_families import ALL
 from tests.execute.small_plans import PLANS, RULE, Small
 from tests.execute.trained import train
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 STEPS, SAMPLES, TOKENS = 2, 2, 8
 CLOSE = 1e-9
 """Of losses in float64: sums are in another order."""

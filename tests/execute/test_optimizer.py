@@ -34,6 +34,7 @@ from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules
 from tests.execute.small_plans import PLANS
+from tests.tiers import cases
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -162,7 +163,8 @@ def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
 
 # Lowering rounds the shares of unlike devices up where they do not divide.
 @pytest.mark.parametrize(
-    "name", [name for name in PLANS if "duplicates" not in name and name != "unlike kinds"]
+    "name",
+    cases([name for name in PLANS if "duplicates" not in name and name != "unlike kinds"], 23),
 )
 def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     """Elements of each state of the optimizer, of the summed gradient, and of parameters between

@@ -23,7 +23,7 @@ from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.short_plans import short, short_zoo_plan
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
-from tests.tiers import examples, in_both, in_proof, many
+from tests.tiers import chosen, examples, in_both, in_proof, many
 
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
@@ -60,9 +60,8 @@ MOST_ILLEGAL = 0.25
 """Share of generated plans that may be so; 17.5 % are, and of 400 the bound is four deviations from
 that."""
 MANY = (200, 2000)
-LARGEST = many(300, 10**9)
-"""Operators of a generated plan that is executed, one way: time grows with them. Half of the plans
-have fewer."""
+LARGEST = many(200, 10**9)
+"""Operators of a generated plan that is executed, one way: time grows with them."""
 SIZES_ALONE = ("qwen3.5-27b",)
 """Models of whose towers only the sizes are known."""
 
@@ -135,7 +134,11 @@ TOWER = (
 @in_both
 @pytest.mark.parametrize(
     ("tower", "language"),
-    list(product(TOWER, LANGUAGE) if in_proof() else zip(TOWER, LANGUAGE, strict=False)),
+    list(
+        product(TOWER, LANGUAGE)
+        if in_proof()
+        else [(TOWER[number], LANGUAGE[number]) for number in (0, 3, 5, 6)]
+    ),
 )
 def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     tower: str, language: str
@@ -163,7 +166,10 @@ def test_a_tower_and_its_text_in_one_stage_train_alike(split: str) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"],
+    chosen(
+        ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"],
+        ["lora:r4:attn,mlp"],
+    ),
 )
 def test_a_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
     one = zoo_plan("59-vision")

@@ -95,7 +95,7 @@ CUTS = (
 )
 
 
-@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 2))
+@pytest.mark.parametrize(("tower", "text"), cases(CUTS, 1))
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """The first layer that adds features lies before a border of stages, the second behind it."""
     model, job, plan = model_of(), job_of(), parse_plan(two_stages(tower, text))

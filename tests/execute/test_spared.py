@@ -3,6 +3,8 @@ every plan."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,6 +34,7 @@ RULE = AdamW(rate=0.01, decay=0.5, no_decay=(VECTORS, EMBEDDINGS))
 GRIDS = ("tp2 sp1 mbs1", "dp2 zero3 mbs1", "pp2 dp2 zero1 mbs1 schedule=1f1b", "dp4 zero2 mbs1")
 
 
+@cache
 def model_called(name: str) -> Model:
     return model_from_config(CONFIGS[name], name=name.replace(" ", "-"))
 
@@ -89,19 +92,20 @@ def test_an_update_is_pytorchs_with_two_groups(name: str, spared: tuple[str, ...
     assert seen == ({False, True} if spared else {False})
 
 
+@cache
+def alone_under(rule: AdamW) -> list[float]:
+    """Losses of the unsplit model."""
+    model = model_called("llama")
+    return trained(prepare_training(model, JOB, single_device_plan(model, JOB), rule=rule), model)[
+        0
+    ]
+
+
 @pytest.mark.parametrize("grid", GRIDS)
 def test_plans_spare_the_same(grid: str) -> None:
     """Pieces of flat buckets have parameters of both kinds."""
     model = model_called("llama")
-    alone, _ = trained(
-        prepare_training(model, JOB, single_device_plan(model, JOB), rule=RULE), model
-    )
-    every, _ = trained(
-        prepare_training(
-            model, JOB, single_device_plan(model, JOB), rule=AdamW(rate=RULE.rate, decay=RULE.decay)
-        ),
-        model,
-    )
+    alone, every = (alone_under(rule) for rule in (RULE, AdamW(rate=RULE.rate, decay=RULE.decay)))
     split, _ = trained(
         prepare_training(
             model, JOB, plan_of(parse_grid(grid), model=model, global_batch=4), rule=RULE

@@ -55,12 +55,12 @@ def planned(grid: str, *, model: Model = BESIDE) -> Plan:
     "grid",
     [
         "tp2 sp dp2 mbs1 zero1",
-        "pp2 dp2 mbs2",
         "tp2 pp2 mbs2 recompute=full",
         *(
             pytest.param(one, marks=pytest.mark.proof)
             for one in (
                 "dp4 mbs1",
+                "pp2 dp2 mbs2",
                 "tp4 mbs2",
                 "cp2 tp2 sp mbs2",
                 "pp4 mbs1",

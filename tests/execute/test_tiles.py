@@ -26,7 +26,7 @@ from shardwright.model.blocks.dense_operators import core_operator, distance_tab
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator
 from shardwright.program.layout.tensor_layout import Indices
 from tests.execute.lockstep import made_weights, place_of, run
-from tests.tiers import examples
+from tests.tiers import chosen, examples
 
 LENGTH, SAMPLES = 96, 2
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=2, value_dim=2)
@@ -140,9 +140,16 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_tiles, "NARROWEST", 2)
 
 
-@pytest.mark.parametrize(
-    ("variant", "group"), [(v, g) for v in CORES for g in DEALS if not g or v != "selected"]
-)
+TILED = [(v, g) for v in CORES for g in DEALS if not g or v != "selected"]
+QUICK = {
+    *(("window", group) for group in DEALS),
+    *(("distances", group) for group in DEALS),
+    *(pair for pair in TILED if pair[1] == list(DEALS)[list(CORES).index(pair[0]) % 3]),
+}
+"""What `make test` tries: every core alone, by rings or by gathers in turn, two in all three."""
+
+
+@pytest.mark.parametrize(("variant", "group"), chosen(TILED, QUICK))
 def test_tiles_make_what_one_of_all_scores_does(
     variant: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

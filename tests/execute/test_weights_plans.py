@@ -32,6 +32,7 @@ from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.huggingface_layouts import checkpoint
 from tests.execute.saved import save
 from tests.execute.trained import train
+from tests.tiers import chosen
 
 PLANS = {
     "llama tied": """plan small devices 4
@@ -65,7 +66,9 @@ PLANS["deepseek v3 yarn"] = PLANS["deepseek v3"]
 PLANS["deepseek v3 halves"] = PLANS["deepseek v3"]
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name", chosen(PLANS, ["llama tied", "phi3 partial", "deepseek v3 halves"])
+)
 def test_devices_read_what_they_hold_and_train_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -66,7 +66,7 @@ OTHER_KINDS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
         replace(LARGE, runtime=""), clusters=(LARGE.cluster,), strategies=("tp4", "pp4")
     ),
     "clusters": lambda: comparison(
-        clusters=("h100-sxm:8", "a100-sxm-80gb:4+h100-sxm:4"), strategies=()
+        clusters=("h100-sxm:8", "a100-sxm-80gb:1+h100-sxm:1"), strategies=()
     ),
     "advice": advice,
     "advice on a launch that cannot run": lambda: advice(

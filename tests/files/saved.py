@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from shardwright.api.searches.exact_search_on_few_devices import plan_exact
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.robust_search_over_cluster_scenarios import plan_robust
 from shardwright.api.simulate_strategy_and_verify_stored import simulation
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import (
     document_of,
     plan_document,
@@ -91,7 +93,7 @@ MIXED = Request(
     top=2,
 )
 PRICED = replace(
-    MIXED, cluster="a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/1usd", objective="pareto", top=0
+    MIXED, cluster="a100-sxm-40gb:1/2usd+v100-sxm-16gb:1/1usd", objective="pareto", top=0
 )
 EXACT = replace(MIXED, cluster="a100-sxm-40gb:2", global_batch=2, space="exact", top=0)
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -103,6 +105,12 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "of a front": lambda: general_plan(PRICED),
     "exact": lambda: general_plan(EXACT),
 }
+
+
+@cache
+def text_of_kind(kind: str) -> str:
+    """The text of a file of a kind."""
+    return to_text(KINDS[kind]())
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -33,11 +33,19 @@ from shardwright.registry import load_target
 from shardwright.report.screens.step_trace_screen import render_trace
 from tests.calibrate.profiles import profile
 from tests.files.edits import changed, edits
-from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated
+from tests.files.saved import (
+    KINDS,
+    NARROW,
+    SMALL,
+    grid_plan,
+    joint_plan,
+    paths,
+    simulated,
+    text_of_kind,
+)
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.tiers import cases, in_both, in_proof
 
-MADE = cache(lambda kind: to_text(KINDS[kind]()))
 SAMPLE = 10
 """Leaves of each file; in a proof all."""
 
@@ -105,7 +113,7 @@ def every_leaf_is_found(made: dict[str, Any], leaves: int) -> None:
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize("kind", list(KINDS)[:4])
 def test_every_changed_leaf_is_found(kind: str) -> None:
-    every_leaf_is_found(json.loads(MADE(kind)), SAMPLE)
+    every_leaf_is_found(json.loads(text_of_kind(kind)), SAMPLE)
 
 
 EDITS = 40
@@ -123,7 +131,7 @@ def some_edits(document: dict[str, Any], count: int) -> list[Any]:
 def test_every_edit_is_found(kind: str) -> None:
     """Leaves changed and emptied, keys and items deleted, items doubled: each is refused in a line,
     never verified and never a fault."""
-    document = json.loads(MADE(kind))
+    document = json.loads(text_of_kind(kind))
     assert refusal(document) is None
     lists = [
         edit
@@ -140,7 +148,7 @@ def test_every_edit_is_found(kind: str) -> None:
 def test_what_further_searches_found_cannot_be_left_out() -> None:
     """Whether they were made is part of what the digest is of, not read off the fields that would
     be missing."""
-    document = json.loads(MADE("grid"))
+    document = json.loads(text_of_kind("grid"))
     assert document["sensitivity"] is not None
     without = {**document, "sensitivity": None, "nearby": []}
     assert "is not what its digest is of" in str(refusal(without))
@@ -155,7 +163,7 @@ def test_an_edited_file_is_shown_or_refused_in_a_line(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also under a digest that fits, which `explain`, `draw` and `export` do not make again."""
-    document, path = json.loads(MADE(kind)), tmp_path / "edited.json"
+    document, path = json.loads(text_of_kind(kind)), tmp_path / "edited.json"
     verbs = (
         ["explain", str(path)],
         ["draw", str(path), "--quiet"],

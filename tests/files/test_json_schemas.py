@@ -17,7 +17,7 @@ from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.files.trace_file import parse_traces
 from tests.calibrate.profiles import profile
 from tests.cli.answers import simulated
-from tests.files.saved import KINDS
+from tests.files.saved import KINDS, text_of_kind
 from tests.files.test_trace_file import TEXT as TRACE
 from tests.golden.files import assert_golden
 
@@ -86,7 +86,7 @@ def test_a_schema_changes_only_on_purpose(kind: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "joint"])
 def test_what_is_written_has_the_schema(kind: str) -> None:
-    text = to_text(KINDS[kind]())
+    text = text_of_kind(kind)
     document = json.loads(text)
     schema = schema_of("simulation" if kind.endswith("simulation") else "plan")
     assert wrong(document, schema, schema) == []

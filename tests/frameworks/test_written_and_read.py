@@ -78,7 +78,7 @@ def with_options(grid: Grid, random: Random, *, model: str, runtime: str) -> Gri
 def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
     _, drawn, runtime = TARGETS[target]
     compared = 0
-    for number in numbers(30, 200):
+    for number in numbers(15, 200):
         random = Random(f"{model} {number}")
         grid = drawn(random, model)
         by_deepspeed = target == "accelerate" and grid.ulysses > 1

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
 from shardwright.model.catalog.load_model_by_name import ENTRIES, catalog_entry, load_model
-from shardwright.model.catalog.published_model_record import CatalogEntry
 from tests.tiers import examples
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
-def test_parameters_agree_with_the_published_count(entry: CatalogEntry) -> None:
-    assert load_model(entry.names[0]).num_parameters == pytest.approx(entry.parameters, rel=0.005)
+def test_parameters_agree_with_the_published_count() -> None:
+    apart = [
+        entry.names[0]
+        for entry in ENTRIES
+        if load_model(entry.names[0]).num_parameters != pytest.approx(entry.parameters, rel=0.005)
+    ]
+    assert not apart
 
 
 def test_there_are_enough_models_with_the_usual_names() -> None:
@@ -34,9 +37,8 @@ def test_no_two_entries_share_a_name() -> None:
     assert all(name == name.lower() and "_" not in name and " " not in name for name in names)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
-def test_every_entry_says_where_it_comes_from(entry: CatalogEntry) -> None:
-    assert len(entry.source) > 10
+def test_every_entry_says_where_it_comes_from() -> None:
+    assert not [entry.names[0] for entry in ENTRIES if len(entry.source) <= 10]
 
 
 @pytest.mark.parametrize(

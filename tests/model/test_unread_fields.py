@@ -93,9 +93,9 @@ def test_what_older_files_write_is_no_error(name: str) -> None:
     assert model_from_config({**CONFIGS[name], **OF_FILES[name]}, name=name).num_parameters > 0
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
-def test_every_field_of_the_catalog_is_read(entry: Any) -> None:
-    assert model_from_config(entry.config, name="m").unread == ()
+def test_every_field_of_the_catalog_is_read() -> None:
+    unread = {e.names[0]: model_from_config(e.config, name="m").unread for e in ENTRIES}
+    assert {name: fields for name, fields in unread.items() if fields} == {}
 
 
 @pytest.mark.parametrize(

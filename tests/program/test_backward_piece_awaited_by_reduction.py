@@ -13,7 +13,7 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan,
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
-from tests.tiers import seeds
+from tests.tiers import cases, seeds
 
 
 def stretch(first: int, count: int, *, run: int = 1) -> tuple[BlockRange, ...]:
@@ -32,7 +32,7 @@ def waited(mine: list[int], theirs: list[int], *, piece: int, pieces: int, of: i
     return max((other.index(one) // (len(other) // of) for one in shared), default=None)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", cases(range(100), 40))
 def test_a_piece_waits_for_the_last_piece_that_runs_its_blocks(seed: int) -> None:
     generator = random.Random(seed)
     (a, n), (b, m) = ((generator.randint(0, 6), generator.randint(1, 8)) for _ in range(2))
@@ -56,7 +56,7 @@ def one_stage_a_pool(pipelines: PricedPipelines, plan: MixedPlan) -> bool:
     ) == len(rows)
 
 
-@pytest.mark.parametrize("seed", seeds(4, 60))
+@pytest.mark.parametrize("seed", seeds(2, 60))
 def test_replicas_of_a_lane_may_as_well_be_two_lanes(seed: int) -> None:
     """The same replicas under two names sum the same gradients at the same time, if they lie on the
     same devices."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.block.block_program import BlockProgram, Phase

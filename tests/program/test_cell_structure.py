@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.model_graph import Model

@@ -28,7 +28,7 @@ from tests.program.small import cluster_of, problem_of
 from tests.program.test_projection import cells_of, random_tree
 from tests.simulator.test_folding import drawn
 from tests.strategies import dense_model
-from tests.tiers import in_both, many, random_of
+from tests.tiers import cases, in_both, many, random_of
 
 
 @in_both
@@ -109,7 +109,7 @@ def parted(devices: list[int], marks: list[object]) -> set[frozenset[int]]:
     return set(map(frozenset, found.values()))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(range(40), 20))
 def test_devices_differ_in_how_their_groups_lie(seed: int) -> None:
     draw = Random(seed)
     cells, base, node = (
@@ -128,7 +128,7 @@ def test_devices_differ_in_how_their_groups_lie(seed: int) -> None:
     assert trait.plain == (len(set(map(repr, wanted.values()))) == 1)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(range(40), 20))
 def test_tensor_parallel_groups_that_leave_their_island(seed: int) -> None:
     draw = Random(seed)
     cells, base = cells_of(random_tree(draw, equal=seed % 4 > 0)), draw.choice((0, 1, 4))
@@ -167,7 +167,7 @@ def met(trait: Trait) -> dict[int, set[int]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", cases(range(60), 30))
 def test_messages_tell_apart_who_sends_and_who_gets(seed: int) -> None:
     """Elements that a device sends, or gets, over each tier, and to whom; and the crossing of each
     class."""

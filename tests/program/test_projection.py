@@ -40,6 +40,7 @@ from shardwright.program.stages.uses_of_each_parameter import parameter_places
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense
+from tests.tiers import cases
 
 LENGTH, NODE = 64, 4
 DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.WIDTH, Dim.REPLICATE)
@@ -66,7 +67,7 @@ def cells_of(tree: str) -> StageCells:
     return stage_cells(trees, samples=24)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", cases(range(60), 30))
 def test_parts_by_strides_are_those_of_the_leaves(seed: int) -> None:
     """Number and parts of every device, equal trees (by strides) and unequal ones (which fall
     back)."""
@@ -124,7 +125,7 @@ def moved(held: Holdings, by: int) -> Holdings:
     }  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", cases(range(24), 12))
 def test_a_stage_moved_by_whole_units_has_the_same_families_and_groups(seed: int) -> None:
     tree = random_tree(random.Random(seed), equal=seed % 3 > 0)
     for base in (0, 1):
@@ -136,7 +137,7 @@ def test_a_stage_moved_by_whole_units_has_the_same_families_and_groups(seed: int
         assert moved(held_at(tree, base), 2 * NODE) == held_at(tree, base + 2 * NODE)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", cases(range(24), 12))
 def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
     """What devices hold and with whom they sum it, from each device's own cell and shares."""
     tree = random_tree(random.Random(100 + seed), equal=seed % 3 > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.program.stages.stage_messages import (
     Messages,

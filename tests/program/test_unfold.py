@@ -3,7 +3,7 @@ backward the other way round."""
 
 import numpy as np
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.program.block.block_program import Phase
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase

@@ -18,13 +18,13 @@ from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import Limit
 from shardwright.search.universal_time_bound import universal_bound
 from tests.search.problems import small_case
-from tests.tiers import seeds
+from tests.tiers import cases, seeds
 
 CAPACITY = 10**15
 TOP = 3
 
 
-@pytest.mark.parametrize("seed", range(5000, 5006))
+@pytest.mark.parametrize("seed", cases(range(5000, 5006), 3))
 def test_meshes_one_by_one_find_what_all_at_once_find(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +102,7 @@ def with_slow_islands(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("seed", [5208, 382409, 474641, *seeds(2, 60, first=5200)])
+@pytest.mark.parametrize("seed", [5208, 382409, 474641, *seeds(1, 60, first=5200)])
 def test_no_member_is_below_the_bounds_of_its_mesh(seed: int, slow: bool) -> None:
     """Nor does a bound say of a mesh that has members that it has none."""
     case = small_case(seed)

@@ -4,6 +4,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ LLAMA = 255_000
 same `plan`, counted alike."""
 
 
+@cache
 def calls(what: str) -> int:
     done = subprocess.run(
         [sys.executable, "-m", counted.__name__, what], capture_output=True, text=True, check=True
@@ -41,7 +43,10 @@ def test_a_new_mesh_is_lowered_and_simulated_in_few_calls() -> None:
     assert calls("mesh") <= 40_000
 
 
-@pytest.mark.parametrize(("what", "most"), [("experts", 64_000), ("qwen", 81_000)])
+@pytest.mark.parametrize(
+    ("what", "most"),
+    [("experts", 64_000), pytest.param("qwen", 81_000, marks=pytest.mark.proof)],
+)
 def test_options_and_modules_are_searched_in_a_quarter_of_a_second_of_calls(
     what: str, most: int
 ) -> None:

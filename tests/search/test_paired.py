@@ -28,7 +28,7 @@ from tests.tiers import in_both, in_proof
 
 ORDERS = ("dualpipe", "dualpipe-v", "zb-h1", "zb-v", "v-min", "chimera")
 CAPACITY = 80 * 2**30
-FEW: dict[str, tuple[int | str, ...]] = {"pp": (2, 4), "mbs": (1,)}
+FEW: dict[str, tuple[int | str, ...]] = {"pp": (4,), "mbs": (1,)}
 """Of a space whose members are simulated one by one, what is tested; a proof has more."""
 
 

@@ -26,14 +26,14 @@ from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.canonical_grid import canonical
 from tests.search.brute import count
 from tests.search.problems import small_case
-from tests.tiers import many
+from tests.tiers import cases, many
 
 CAPACITY = 40 * 2**30
 EVERY = 2**60
 SIMULATED = many(12, 60)
 
 
-@pytest.mark.parametrize("seed", range(5100, 5106))
+@pytest.mark.parametrize("seed", cases(range(5100, 5106), 3))
 def test_members_are_those_of_brute_force(seed: int) -> None:
     case = small_case(seed)
     searched = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=3, memory=0)
@@ -53,7 +53,7 @@ def test_members_are_those_of_brute_force(seed: int) -> None:
         assert listed.fits[number] or not done.fits_in(CAPACITY)
 
 
-@pytest.mark.parametrize("seed", range(5100, 5106))
+@pytest.mark.parametrize("seed", cases(range(5100, 5106), 3))
 def test_counts_are_those_of_the_certificate(seed: int) -> None:
     case = small_case(seed)
     searched = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=3, memory=0)

@@ -51,7 +51,7 @@ def taught_case(seed: int) -> Case:
 
 def test_answers_equal_brute_force() -> None:
     seen: Counter[str] = Counter()
-    for seed in numbers(5, 100):
+    for seed in numbers(2, 100, first=4):
         known = assert_answer_is_best(taught_case(seed), MIDDLE, Counter())
         seen.update(
             members=len(known),

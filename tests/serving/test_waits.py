@@ -19,9 +19,10 @@ from shardwright.serving.simulation.python_simulation_loop import serve_requests
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
+from tests.tiers import cases
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", cases(range(24), 12))
 def test_folded_is_unfolded(seed: int) -> None:
     random = np.random.default_rng(seed)
     balanced = bool(random.integers(2))

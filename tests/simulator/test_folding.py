@@ -199,7 +199,7 @@ def test_classes_are_an_equitable_partition() -> None:
     own.
     """
     draw = random.Random(5)
-    for _ in range(many(25, 200)):
+    for _ in range(many(12, 200)):
         problem, grid = drawn(draw)
         program = simulate_grid(problem, grid).program
         tiers, label = problem.cluster.tiers(), class_numbers(program.classes)

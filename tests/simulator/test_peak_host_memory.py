@@ -40,7 +40,7 @@ from tests.program.small import cluster_of, problem_of
 from tests.search.brute import count
 from tests.search.problems import Case, small_case
 from tests.strategies import dense_model
-from tests.tiers import examples, in_both, many, numbers
+from tests.tiers import chosen, examples, in_both, many, numbers
 
 
 def with_host(cluster: Cluster, *, memory_bytes: int) -> Cluster:
@@ -370,7 +370,7 @@ def test_zero_on_one_rank_is_none_where_nothing_waits_in_host_memory() -> None:
     assert canonical(grid, facts=facts_of(problem)).zero == 0
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", chosen([1, 2], [1]))
 def test_members_whose_shards_wait_in_host_memory_are_those_of_brute_force(devices: int) -> None:
     """On one device too: those of ZeRO-3, each with what its devices copy up, under bounds that
     hold."""

@@ -21,7 +21,7 @@ from shardwright.simulator.step_time_interval import EXPOSED
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from tests.search.problems import small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo
-from tests.tiers import in_both, numbers, random_of
+from tests.tiers import cases, in_both, numbers, random_of
 
 NAMES = {*PART_NAMES, "slowdown", "optimizer", "bubble", "jitter", UNEVEN}
 
@@ -56,7 +56,7 @@ def zoo_problem(entry: ZooPlan) -> Problem:
 SMALL = [z for z in zoo() if z.trains and z.plan.devices <= 64]
 
 
-@pytest.mark.parametrize("entry", SMALL, ids=lambda z: z.name)
+@pytest.mark.parametrize("entry", cases(SMALL, 35), ids=lambda z: z.name)
 def test_every_breakdown_adds_up(entry: ZooPlan) -> None:
     problem = zoo_problem(entry)
     result = simulate_plan(problem, entry.plan)

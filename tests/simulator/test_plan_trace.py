@@ -18,6 +18,7 @@ from shardwright.simulator.step_breakdown import breakdown, critical_class
 from tests.simulator.general import two_stages
 from tests.simulator.test_plans import problem_of
 from tests.strategy.zoo_plans import ZooPlan, zoo
+from tests.tiers import cases
 
 SMALL = tuple(case for case in zoo() if case.trains and case.plan.devices <= 64)
 
@@ -48,7 +49,7 @@ def check(result: SimulatedPlan, trace: StepTrace) -> None:
         assert min(times.compute_s, times.communication_s, times.waiting_s) >= 0
 
 
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(SMALL, 35), ids=lambda case: case.name)
 def test_zoo(case: ZooPlan) -> None:
     problem = problem_of(case)
     result = simulate_plan(problem, with_searched_orders(problem, case.plan))

@@ -27,7 +27,7 @@ from shardwright.strategy.plan.stage_splits_and_policies import (
     Stage,
 )
 from shardwright.strategy.verify.order_rules import stage_devices
-from shardwright.strategy.verify.stage_rules import has_dim
+from shardwright.strategy.verify.stage_placement_split_and_keep_rules import has_dim
 from tests.strategy.rows_of_plans import Entry, table
 from tests.strategy.trees import Counts, Shape, cut_points, draw_tree, for_experts
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse

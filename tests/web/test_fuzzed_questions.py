@@ -12,11 +12,11 @@ pytest.importorskip("fastapi", reason="needs the extra `web`")
 pytest.importorskip("uvicorn", reason="needs the extra `web`")
 httpx = pytest.importorskip("httpx", reason="needs httpx")
 
-from tests.tiers import seeds
+from tests.tiers import many, seeds
 from tests.web.fuzzed_questions import fuzzed_question
 from tests.web.running_server import SMALL, running_server
 
-NUMBER = 150
+NUMBER = many(50, 150)
 """Questions of a seed."""
 
 

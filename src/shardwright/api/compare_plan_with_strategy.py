@@ -13,7 +13,7 @@ from shardwright.api.request_to_problem import (
     problem_of,
     space_of,
 )
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.simulate_grid_or_plan_of_request import simulate_legal_strategy
 from shardwright.errors import StrategyError
 from shardwright.files.plan_and_simulation_file_contents import (

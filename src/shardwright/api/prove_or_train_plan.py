@@ -143,8 +143,8 @@ def run(
 
     Raises:
         UsageError: PyTorch is not installed; others of
-            `execute.launch.train_in_this_process.run_plan`.
-        `execute.launch.train_in_this_process.run_plan`.
+            `execute.launch.run_training_of_this_rank.run_plan`.
+        `execute.launch.run_training_of_this_rank.run_plan`.
     """
     require_runnable(stored.problem, options)
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shardwright.api.searches.general_plan_file_content_and_verification import check_general
 from shardwright.api.searches.grid_search import check_stored
-from shardwright.api.searches.make_and_verify_stored_general_plans import check_general
 from shardwright.api.simulate_strategy_and_verify_stored import verify
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.progress_callback import Progress

@@ -9,39 +9,54 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective, CollectiveAlgorithm
+from shardwright.collectives.algorithm_costs.algorithm_protocol import (
+    Collective,
+    CollectiveAlgorithm,
+)
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.registry import Registry
 
 ALGORITHMS: Final = Registry[CollectiveAlgorithm](
     "collective algorithm",
     {
-        "ring": "shardwright.collectives.algorithms.ring:RING",
+        "ring": "shardwright.collectives.algorithm_costs.ring:RING",
         "double_binary_tree": (
-            "shardwright.collectives.algorithms.double_binary_tree:DOUBLE_BINARY_TREE"
+            "shardwright.collectives.algorithm_costs.double_binary_tree:DOUBLE_BINARY_TREE"
         ),
-        "nvlink_sharp": "shardwright.collectives.algorithms.nvlink_sharp_all_reduce:NVLINK_SHARP",
-        "hierarchical": "shardwright.collectives.algorithms.hierarchical_rings:HIERARCHICAL",
-        "halving_doubling": "shardwright.collectives.algorithms.halving_doubling:HALVING_DOUBLING",
-        "torus_2d": "shardwright.collectives.algorithms.logical_2d_torus_rings:TORUS_2D",
-        "pairwise": "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:PAIRWISE",
+        "nvlink_sharp": (
+            "shardwright.collectives.algorithm_costs.nvlink_sharp_all_reduce:NVLINK_SHARP"
+        ),
+        "hierarchical": "shardwright.collectives.algorithm_costs.hierarchical_rings:HIERARCHICAL",
+        "halving_doubling": (
+            "shardwright.collectives.algorithm_costs.halving_doubling:HALVING_DOUBLING"
+        ),
+        "torus_2d": "shardwright.collectives.algorithm_costs.logical_2d_torus_rings:TORUS_2D",
+        "pairwise": (
+            "shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all:PAIRWISE"
+        ),
         "hierarchical_all_to_all": (
-            "shardwright.collectives.algorithms.pairwise_and_hierarchical_all_to_all:HIERARCHICAL_ALL_TO_ALL"
+            "shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all:HIERARCHICAL_ALL_TO_ALL"
         ),
-        "flat": "shardwright.collectives.algorithms.broadcast_scatter_gather_flat_or_binomial:FLAT",
+        "flat": (
+            "shardwright.collectives.algorithm_costs.broadcast_scatter_gather_flat_or_binomial:FLAT"
+        ),
         "binomial_tree": (
-            "shardwright.collectives.algorithms.broadcast_scatter_gather_flat_or_binomial:BINOMIAL_TREE"
+            "shardwright.collectives.algorithm_costs.broadcast_scatter_gather_flat_or_binomial:BINOMIAL_TREE"
         ),
-        "send": "shardwright.collectives.algorithms.point_to_point:SEND",
-        "tree": "shardwright.collectives.algorithms.spanning_tree_all_reduce:TREE",
-        "forest": "shardwright.collectives.algorithms.spanning_tree_all_reduce:FOREST",
-        "paired": "shardwright.collectives.algorithms.spanning_tree_all_reduce:PAIRED",
-        "straggler": "shardwright.collectives.algorithms.straggler_all_reduce:STRAGGLER",
-        "one_shot": "shardwright.collectives.algorithms.engine_all_reduce:ONE_SHOT",
-        "two_shot": "shardwright.collectives.algorithms.engine_all_reduce:TWO_SHOT",
-        "multimem": "shardwright.collectives.algorithms.engine_all_reduce:MULTIMEM",
-        "low_latency": "shardwright.collectives.algorithms.serving_engine_token_all_to_all:LOW_LATENCY",
-        "one_sided": "shardwright.collectives.algorithms.serving_engine_token_all_to_all:ONE_SIDED",
+        "send": "shardwright.collectives.algorithm_costs.point_to_point:SEND",
+        "tree": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:TREE",
+        "forest": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:FOREST",
+        "paired": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:PAIRED",
+        "straggler": "shardwright.collectives.algorithm_costs.straggler_all_reduce:STRAGGLER",
+        "one_shot": "shardwright.collectives.algorithm_costs.engine_all_reduce:ONE_SHOT",
+        "two_shot": "shardwright.collectives.algorithm_costs.engine_all_reduce:TWO_SHOT",
+        "multimem": "shardwright.collectives.algorithm_costs.engine_all_reduce:MULTIMEM",
+        "low_latency": (
+            "shardwright.collectives.algorithm_costs.serving_engine_token_all_to_all:LOW_LATENCY"
+        ),
+        "one_sided": (
+            "shardwright.collectives.algorithm_costs.serving_engine_token_all_to_all:ONE_SIDED"
+        ),
     },
     error=RuntimeModelError,
 )

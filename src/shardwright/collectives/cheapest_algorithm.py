@@ -10,9 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithm_costs.algorithm_protocol import (
+    Collective,
+    CollectiveAlgorithm,
+)
+from shardwright.collectives.algorithm_costs.alpha_beta_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.algorithm_registry import algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective, CollectiveAlgorithm
-from shardwright.collectives.algorithms.alpha_beta_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.errors import RuntimeModelError

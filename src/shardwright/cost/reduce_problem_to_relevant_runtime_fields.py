@@ -154,7 +154,7 @@ def sums_problem(problem: Problem) -> Problem:
 
 def with_free_parts_of_blocks(problem: Problem) -> Problem:
     """The problem with only those of its free parts that a block's cost depends on."""
-    return _with_free_parts_among(problem, _PARTS_OF_BLOCKS)
+    return _with_free_parts_among(problem, _PARTS_OF_BLOCKS) if problem.free_parts else problem
 
 
 def with_free_parts_of_sums(problem: Problem) -> Problem:
@@ -162,7 +162,7 @@ def with_free_parts_of_sums(problem: Problem) -> Problem:
 
     Gradient reduction, parameter all-gather, the update and the reduction of scales.
     """
-    return _with_free_parts_among(problem, _PARTS_OF_SUMS)
+    return _with_free_parts_among(problem, _PARTS_OF_SUMS) if problem.free_parts else problem
 
 
 def _with_free_parts_among(problem: Problem, parts: frozenset[str]) -> Problem:

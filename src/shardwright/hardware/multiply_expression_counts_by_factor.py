@@ -18,7 +18,7 @@ def multiply_counts(expression: str, *, factor: Fraction) -> str:
     ``h100-sxm:64@east/2.5usd`` times 1/2 is ``h100-sxm:32@east/2.5usd``.
 
     Args:
-        expression: without scale factors (`cluster_text_with_scale_factors`).
+        expression: without scale factors (`split_and_apply_scale_factors_of_cluster_text`).
 
     Raises:
         ClusterError: a term has no count, or the product is no whole number.

@@ -11,7 +11,7 @@ from shardwright.model.ir.model_graph import Model
 def requested_model(name: str, *, train: str = "", teacher: str = "") -> Model:
     """Load a model by name, with the parameters that `train` selects and an optional teacher.
 
-    See `freeze_parameters_or_add_lora.trained` and `distillation.with_teacher`.
+    See `freeze_parameters_or_add_lora.trained` and `add_frozen_teacher_to_model.with_teacher`.
 
     Args:
         name, teacher: catalog names or paths of a config.json.

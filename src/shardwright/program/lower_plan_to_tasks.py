@@ -7,8 +7,8 @@ microbatch, slice) names an action of a kind. One pass lays the rows of all clas
 links chunks, slices, sends and gradients; no loop runs over tasks.
 
 Two actions of a pair that run overlapped are laid one after the other, start when both can, and
-name each other: `cost.step.overlapped_action_pairs` prices the communication that one hides behind
-the other.
+name each other: `cost.step.overlapped_action_pair_seconds` prices the communication that one hides
+behind the other.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Problem:
         constants: fitted constants of the predictions; the shipped ones except in fits.
         free_parts: parts of the step, by their names in a prediction's breakdown, that take no
             time; empty except for the question what a part would be worth
-            (`program.problem_with_free_part`).
+            (`program.problem_where_step_part_takes_no_time`).
     """
 
     model: Model

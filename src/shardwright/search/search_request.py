@@ -52,7 +52,7 @@ class Request:
         train: trained parameters (`model.freeze_parameters_or_add_lora.parse_training`); empty =
             all.
         teacher: catalog name or path of the model whose logits the loss reads
-            (`model.distillation`); empty = none.
+            (`model.add_frozen_teacher_to_model`); empty = none.
         objective: ``time``, ``cost``, ``energy`` or ``pareto`` (the front of time and cost).
         budget: dollars an hour that plans may cost; 0 = any.
         scenarios: path of a file of cluster conditions with probabilities; empty = the cluster as

@@ -19,8 +19,8 @@ class ServingRequest:
         arrivals: a stream of arrivals, in place of `concurrency`.
         trace: a file of requests, in place of lengths and arrivals.
         requests: number of requests; 0 = 10 a request in flight, or 1,000.
-        precision: see `traffic_notation.read_precision`; empty = the formats of the model's
-            checkpoint.
+        precision: see `parse_traffic_and_latency_targets.read_precision`; empty = the formats of
+            the model's checkpoint.
         prefix: prefixes that prompts share.
         slo: latency targets.
         acceptance: probability that a draft token is accepted.

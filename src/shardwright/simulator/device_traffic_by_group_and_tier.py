@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_bytes, volume_with_rows
 from shardwright.cost.network.grid_groups_and_collective_seconds import wire_bytes
 from shardwright.cost.network.networks_of_plan_devices import (

@@ -25,7 +25,7 @@ from shardwright.api.report.report_content_of_answer_file import (
 from shardwright.api.request_to_problem import SearchMethod, load_cluster, method_of
 from shardwright.api.searches import grid_search
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.table_of_general_plan_searches import SEARCHES
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text

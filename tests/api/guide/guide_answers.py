@@ -12,7 +12,11 @@ from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.make_guide import make_guide
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.training_rules_in_order import RULES
-from shardwright.report.page.view_data.guide_rules_and_verdicts import Comparison, Rule, Verdict
+from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+    Comparison,
+    Rule,
+    Verdict,
+)
 from shardwright.search.search_request import Request
 
 AS_GOOD = 0.05

@@ -35,6 +35,7 @@ from shardwright.search.grid.neighbour_strategies import (
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from tests.frameworks.megatron.test_read import LLAMA, SIZES, SPLIT
+from tests.tiers import cases
 
 CLUSTER = "h100-sxm:16"
 SLOW = (
@@ -86,11 +87,14 @@ def test_the_best_is_that_of_the_search() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [
-        "",
-        "--cross-entropy-fusion-impl te --cross-entropy-loss-fusion",
-        "--no-check-for-nan-in-loss-and-grad",
-    ],
+    cases(
+        [
+            "",
+            "--cross-entropy-fusion-impl te --cross-entropy-loss-fusion",
+            "--no-check-for-nan-in-loss-and-grad",
+        ],
+        1,
+    ),
 )
 def test_everything_at_once_has_every_option_that_helps(more: str) -> None:
     """It is no slower than any change of one decision, and no option on top makes it 0.1 %

@@ -6,9 +6,9 @@ from functools import cache
 from typing import Final
 
 from shardwright.api.report.simulate_stored_plan import SimulatedStep, simulate_stored
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.files.plan_and_simulation_file_contents import (
@@ -50,7 +50,7 @@ def stored(kind: str) -> StoredSimulation:
             model="llama-3.2-1b", cluster="l40s:2", seq_len=1024, global_batch=4, space="joint"
         )
         return stored_general(plan_joint(request))
-    return stored_general(plan_mixed(request_of("llama-3.2-1b", "h100-sxm:2+a100-sxm-80gb:2")))
+    return stored_general(plan_mixed(request_of("llama-3.2-1b", "h100-sxm:1+a100-sxm-80gb:1")))
 
 
 @cache

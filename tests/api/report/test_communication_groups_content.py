@@ -8,7 +8,7 @@ from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.communication_groups_content import communication_groups, device_pattern
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
-from shardwright.report.page.view_data.communication_groups import (
+from shardwright.report.page.view_data_types.communication_groups import (
     CommunicationGroups,
     DevicePattern,
 )

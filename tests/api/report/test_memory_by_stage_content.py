@@ -15,7 +15,7 @@ from shardwright.api.report.memory_by_stage_content import MOST_POSITIONS, memor
 from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.program.training_problem import Problem
-from shardwright.report.page.view_data.memory_by_stage import MemoryByStage
+from shardwright.report.page.view_data_types.memory_by_stage import MemoryByStage
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -27,6 +27,7 @@ from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.simulator.step_breakdown import breakdown
 from tests.api.report.stored_plans import KINDS, SEARCHED, simulated, stored
 from tests.search.brute import count
+from tests.tiers import in_both, in_proof
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,6 +66,7 @@ def test_without_a_search_the_stored_plan_is_simulated(kind: str) -> None:
         assert found.same_plan_s == free.step_time_s
 
 
+@in_both
 def test_the_searched_step_is_the_least_of_all_members() -> None:
     """Every member of a small space is simulated in the changed problem."""
     request = Request(
@@ -91,7 +93,7 @@ def test_the_searched_step_is_the_least_of_all_members() -> None:
     space = space_of(saved.request, step.problem, facts)
     capacity = capacity_of(saved.request, step.problem)
     grids = count(step.problem, space, facts).grids.values()
-    for part in ("gemm", "tp", "sharding"):
+    for part in ("sharding", *(("gemm", "tp") if in_proof() else ())):
         free = with_free_part(step.problem, part)
         every = [simulate_grid(free, grid) for grid in grids]
         least = min(one.step_time_s for one in every if one.fits_in(capacity))

@@ -47,7 +47,7 @@ def positions(random: Random) -> Iterator[tuple[Request, str, float, dict[str, f
             yield request, axis, random.choice(usual_values(request, AXES[axis], prices)), prices
 
 
-@pytest.mark.parametrize("key", seeds(6, 50))
+@pytest.mark.parametrize("key", seeds(3, 50))
 def test_a_position_is_planned_again(key: int, tmp_path: Path) -> None:
     request, axis, value, prices = next(positions(Random(key)))
     (position,) = what_if(request, axis, (value,), prices=prices).positions

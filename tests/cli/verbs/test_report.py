@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.files.canonical_json import to_text
-from tests.files.saved import KINDS, grid_plan
+from tests.files.saved import text_of_kind
 from tests.report.page.page_numbers import require_numbers_of_document
 
 SCREEN = ("simulated.json",)
@@ -21,7 +21,7 @@ def test_page_json_and_line_are_of_one_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     source, page = tmp_path / "best.json", tmp_path / "best.html"
-    source.write_text(to_text(grid_plan()))
+    source.write_text(text_of_kind("grid"))
     assert run(["report", str(source), "-o", str(page), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     require_numbers_of_document(page.read_text(), document)
@@ -49,7 +49,7 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("best.json").write_text(to_text(grid_plan()))
+    Path("best.json").write_text(text_of_kind("grid"))
     assert run(["report", *words]) == code
     assert message in capsys.readouterr().err
 
@@ -74,7 +74,7 @@ def test_a_prediction_of_another_version_is_refused(
     tmp_path: Path,
 ) -> None:
     """Views show numbers of the file and of a new simulation, which must not contradict."""
-    document = json.loads(to_text(KINDS[kind]()))
+    document = json.loads(text_of_kind(kind))
     document["prediction"][field] = edited(document["prediction"][field])
     file = tmp_path / "old.json"
     file.write_text(to_text(document))

@@ -21,6 +21,7 @@ pytest.importorskip("torch")
 from shardwright.cli.main import run
 from shardwright.execute.checkpoints.folder_lock import locked_folder
 from tests.cli import ranks
+from tests.tiers import chosen
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -295,14 +296,16 @@ def test_ranks_end_with_the_process_that_started_them(folder: Path, tmp_path: Pa
         time.sleep(0.05)
 
 
-def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", chosen(["one.plan", "two.plan"], ["one.plan"]))
+def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(
+    folder: Path, tmp_path: Path, plan: str
+) -> None:
+    """Ranks of a process are told as by an interrupt."""
     kept = signal.signal(
         signal.SIGHUP, signal.SIG_DFL
     )  # under nohup it is ignored, and what is started inherits that
     try:
-        process = started(
-            [*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)]
-        )
+        process = started([*words(folder, plan, steps=10_000), "--checkpoints", str(tmp_path)])
     finally:
         signal.signal(signal.SIGHUP, kept)
     until(process, "step     1/")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import SCHEDULED, algorithm_named, algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.links_of_one_group import Layout
 from shardwright.collectives.groups.span_members_by_network_tier import Between, Span
 from shardwright.collectives.messages.all_reduce_trees_over_unequal_links import (

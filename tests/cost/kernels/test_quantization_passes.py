@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,

@@ -11,7 +11,9 @@ from shardwright.api.request_to_problem import problem_of as api_problem
 from shardwright.cost.bounds.longest_path import microbatches_of, path_seconds
 from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import without_fused_overlap
-from shardwright.cost.network.exposed_communication import gemms_yield_multiprocessors
+from shardwright.cost.network.exposed_and_hidden_seconds_of_block_collective import (
+    gemms_yield_multiprocessors,
+)
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, GEMM, PHASES, TP
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table

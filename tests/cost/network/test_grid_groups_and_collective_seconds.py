@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
     Network,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.network.stage_transfers import around_seconds
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model

@@ -174,7 +174,7 @@ def drawn(random: Random, model: str) -> Grid:
 @pytest.mark.parametrize("model", MODELS)
 def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
     compared = 0
-    for number in numbers(60, 200):
+    for number in numbers(30, 200):
         grid = drawn(Random(f"{model} {number}"), model)
         if not legal(grid, model):
             continue

@@ -143,7 +143,7 @@ def test_random_plans_are_said_in_its_fields(model: str, tmp_path: Path) -> None
         0,
         0,
     )
-    for number in numbers(60, 200):
+    for number in numbers(30, 200):
         random = Random(f"{model} {number}")
         grid = drawn(random, model)
         if not legal(grid, model):

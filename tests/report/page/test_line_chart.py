@@ -18,7 +18,7 @@ from shardwright.report.page.charts.line_chart import append_line_chart, append_
 from shardwright.report.page.markup.number_formats import FORMATS, formatted
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.view import View
-from shardwright.report.page.view_data.line_chart_data import (
+from shardwright.report.page.view_data_types.line_chart_data import (
     MOST_TICKS,
     ChartAxis,
     ChartSeries,

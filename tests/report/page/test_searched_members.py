@@ -35,7 +35,7 @@ from shardwright.search.search_request import Request
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.api.report.stored_plans import stored
-from tests.files.saved import KINDS, REQUEST
+from tests.files.saved import KINDS, REQUEST, text_of_kind
 from tests.report.page.page_numbers import require_numbers_of_document
 from tests.search.brute import count
 
@@ -54,7 +54,7 @@ _SIMULATED = len(GROUPS) - 1
 def _document(folder: Path, kind: str) -> Any:
     """JSON document of the report of a file of a kind."""
     file = folder / "answer.json"
-    file.write_text(to_text(KINDS[kind]()))
+    file.write_text(text_of_kind(kind))
     return json.loads(to_text(report_document(make_report(file))))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ from tests.strategies import dense_model, trees
 from tests.strategy.splits import parse_split
 from tests.strategy.test_notation import FILES
 from tests.strategy.zoo_plans import zoo_plan
-from tests.tiers import examples
+from tests.tiers import chosen, examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -105,8 +106,15 @@ def test_cells_are_the_devices_of_each_stage(path: Path) -> None:
         assert {c.chunk for c in picture.cells if c.lane == number} == set(range(len(lane.stages)))
 
 
-@zoo
-@pytest.mark.parametrize("width", [60, 100, 160])
+WIDTHS = (60, 100, 160)
+
+
+@pytest.mark.parametrize(
+    ("path", "width"),
+    chosen(
+        product(FILES, WIDTHS), {(path, WIDTHS[number % 3]) for number, path in enumerate(FILES)}
+    ),
+)
 def test_terminal(path: Path, width: int) -> None:
     _, picture = drawn(path.stem)
     text = plain(PlanText(picture=picture), width=width)

@@ -87,7 +87,7 @@ def keeps_its_columns(found: Simulation, width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "model", [*dict.fromkeys([*UNUSUAL, *cases(MODELS, 8)])] if not in_proof() else cases(MODELS, 8)
+    "model", [*dict.fromkeys([*UNUSUAL, *cases(MODELS, 3)])] if not in_proof() else cases(MODELS, 8)
 )
 def test_a_row_is_one_line(model: str, width: int) -> None:
     keeps_its_columns(simulated(model), width)

@@ -24,6 +24,7 @@ from shardwright.search.parallel.engine_that_distributes_tasks_over_workers impo
 from shardwright.search.parallel.process_workers import ProcessWorkers, start_method
 from shardwright.search.search_time_limit import STOP
 from tests.search.engine.stand_in_ray import StandIn
+from tests.tiers import chosen
 
 SOME = [(SERIAL, 1), (PROCESSES, 1), (PROCESSES, 2), (PROCESSES, 3)]
 """Engines and workers; Ray takes seconds to begin, and has a test of its own."""
@@ -88,7 +89,7 @@ def _not_stopped() -> Iterator[None]:
     STOP.clear()
 
 
-@pytest.mark.parametrize(("name", "workers"), SOME)
+@pytest.mark.parametrize(("name", "workers"), chosen(SOME, SOME[:3]))
 def test_results_are_in_the_order_of_the_tasks(name: str, workers: int) -> None:
     with engine_of(name, workers=workers, least_s=0.0) as engine:
         for seed in range(8):
@@ -144,7 +145,7 @@ def test_a_flow_takes_results_in_order_and_asks_for_each_task_by_what_was_taken_
     assert max(behind) == size - 1
 
 
-@pytest.mark.parametrize(("name", "workers"), SOME)
+@pytest.mark.parametrize(("name", "workers"), chosen(SOME, SOME[:3]))
 def test_the_error_of_a_flow_is_that_of_its_first_task_that_fails(name: str, workers: int) -> None:
     with engine_of(name, workers=workers, least_s=0.0) as engine:
         some = iter(range(9))
@@ -178,7 +179,7 @@ def test_spawned_workers_answer_the_same() -> None:
     assert found == [(shared[task.number % 2], task.number) for task in tasks]
 
 
-@pytest.mark.parametrize(("name", "workers"), SOME)
+@pytest.mark.parametrize(("name", "workers"), chosen(SOME, SOME[:3]))
 def test_the_error_is_that_of_the_first_task_that_fails(name: str, workers: int) -> None:
     with engine_of(name, workers=workers, least_s=0.0) as engine:
         with pytest.raises(InfeasibleError, match=r"task 5 does not fit \(hint: less than 5\)"):

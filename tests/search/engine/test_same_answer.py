@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
-from shardwright.api.searches.make_and_verify_stored_general_plans import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import document_of
@@ -22,14 +22,14 @@ from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP, Limit, Stops, limit_of
 from tests.tiers import in_both, in_proof
 
-DEGREES = ("2", "4") if in_proof() else ("4",)
+PINS = (("tp", ("2", "4")),) if in_proof() else (("tp", ("4",)), ("mbs", ("1",)))
 JOINT = Request(
     model="llama-3.1-8b",
     cluster="h100-sxm:16",
     seq_len=4096,
     global_batch=64,
     space="joint",
-    pins=(("tp", DEGREES),),
+    pins=PINS,
 )
 MIXED = Request(
     model="examples/tiny.json",

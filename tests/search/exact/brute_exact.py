@@ -30,8 +30,12 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.price_stage_split_option import (
+from shardwright.search.exact.lower_candidate_stages_to_tasks_without_order import (
+    Messages,
+    plan_of_stages,
+    shape_tasks,
+)
+from shardwright.search.exact.price_one_stage_under_split_tree import (
     Illegal,
     StageOption,
     options_in_one_plan,

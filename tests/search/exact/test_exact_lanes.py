@@ -91,7 +91,7 @@ def equals_brute_force(
 def test_bounds_of_shapes_are_below_the_paths_of_all_orders_and_those_below_the_steps() -> None:
     """Random shapes of random deals; with states sharded over all lanes too."""
     looked = 0
-    for number in numbers(4, 30):
+    for number in numbers(3, 30):
         instance = draw_lanes(number)
         shards = (Shards(optimizer=ALL),) if number % 2 else ()
         problem, space, generator = (
@@ -156,7 +156,7 @@ def test_unequal_shares_win_on_unlike_devices() -> None:
 def test_more_lanes_are_no_slower_and_zones_that_are_far_apart_are_left_alone() -> None:
     near, far = (
         replace(
-            small_problem(batch=12),
+            small_problem(batch=many(4, 12)),
             cluster=parse_cluster(f"a100-sxm-80gb:2@east+a100-sxm-80gb:2@west,east~west={link}"),
         )
         for link in ("3200gbps/0.001ms", "1gbps/1000ms")

@@ -43,7 +43,7 @@ from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import step_spending
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from tests.search.mixed.test_find_fastest import every_plan, part_of, tiny
-from tests.tiers import cases
+from tests.tiers import cases, chosen, in_both, many
 
 CLUSTERS = (
     "a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd",
@@ -97,7 +97,9 @@ def value(tried: Tried, unit: str) -> float:
     ("cluster", "objective"),
     [
         pytest.param(
-            cluster, objective, marks=[pytest.mark.proof] if i and objective != "cost" else []
+            cluster,
+            objective,
+            marks=() if not i or (i, objective) == (2, "cost") else pytest.mark.proof,
         )
         for i, cluster in enumerate(CLUSTERS)
         for objective in ("cost", "energy", "pareto")
@@ -117,7 +119,7 @@ def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(
     assert found.lower_bound > 0.5 * found.value, "a bound of nothing would hold too"
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("cluster", chosen(CLUSTERS, (CLUSTERS[0], CLUSTERS[2])))
 def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: str) -> None:
     problem, ratios = tiny(cluster, batch=2), []
     rows = [one.options for one in valued_of(answer_of(cluster, "cost")).cells[0].shown]
@@ -166,7 +168,7 @@ def test_the_front_is_one_and_no_plan_beats_it_by_more_than_its_gap(cluster: str
     ("cluster", "budget"),
     [
         (CLUSTERS[0], 2.0),
-        (CLUSTERS[1], 1.5),
+        pytest.param(CLUSTERS[1], 1.5, marks=pytest.mark.proof),
         *(pytest.param(CLUSTERS[0], b, marks=pytest.mark.proof) for b in (1.0, 2.9)),
     ],
 )
@@ -187,10 +189,10 @@ def test_a_budget_that_no_node_has_is_told() -> None:
 
 
 def test_a_dearer_pool_raises_nothing() -> None:
-    alone = valued_of(find_for_goal(tiny("a100-sxm-40gb:2/1usd", batch=4), Goal(objective="cost")))
+    alone = valued_of(find_for_goal(tiny("a100-sxm-40gb:1/1usd", batch=4), Goal(objective="cost")))
     beside = valued_of(
         find_for_goal(
-            tiny("a100-sxm-40gb:2/1usd+v100-sxm-16gb:2/9usd", batch=4), Goal(objective="cost")
+            tiny("a100-sxm-40gb:1/1usd+v100-sxm-16gb:1/9usd", batch=4), Goal(objective="cost")
         )
     )
     assert beside.value <= alone.value * (1 + 1e-6)
@@ -207,7 +209,7 @@ def test_the_cheapest_costs_no_more_than_the_fastest_and_is_no_faster() -> None:
 
 
 def test_floors_hold_and_higher_ones_do_not() -> None:
-    problem = tiny("a100-sxm-40gb:2/2usd+v100-sxm-16gb:4/0.5usd", batch=8)
+    problem = tiny("a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd", batch=8)
     pipelines, tariff = market_of(problem)
     floor = floor_of(
         pipelines, tariff, full_subspace(pipelines.stage_costs), 2 * answer_seconds(problem), {}
@@ -290,15 +292,17 @@ def test_a_floor_of_nothing_is_no_floor() -> None:
     assert not floor_holds(pipelines, tariff, replace(none, rate=0.1))
 
 
+@in_both
 def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
     """Of a cluster of one kind: every number of nodes is accounted for, and no grid on any takes
     less than its range's bound."""
-    problem = tiny("a100-sxm-40gb:32/2usd", batch=16)
+    most = many(2, 4)
+    problem = tiny(f"a100-sxm-40gb:{8 * most}/2usd", batch=16)
     found = find_for_goal(problem, Goal(objective="pareto"))
     ranges = part_of(found.certificate).alone
     least = valued_of(found).lower_bound
-    assert {8, 16, 32} <= {one.devices for one in ranges}
-    for nodes in range(1, 5):
+    assert {8, 16, 8 * most} <= {one.devices for one in ranges}
+    for nodes in range(1, most + 1):
         own = replace(problem, cluster=parse_cluster(f"a100-sxm-40gb:{8 * nodes}/2usd"))
         facts = grid_facts(
             own.model,
@@ -344,7 +348,7 @@ def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
     assert both == pytest.approx(min(one, other), rel=1e-9)
 
 
-@pytest.mark.parametrize("limit_s", cases([0.0, 0.1, 0.5], 2))
+@pytest.mark.parametrize("limit_s", cases([0.0, 0.1, 0.5], 1))
 def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) -> None:
     problem = tiny(CLUSTERS[0], batch=2)
     stopped = find_for_goal(problem, Goal(objective="pareto"), time_limit_s=limit_s)

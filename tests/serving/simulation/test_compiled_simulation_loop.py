@@ -23,8 +23,9 @@ from shardwright.serving.simulation.python_simulation_loop import serve_requests
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests
 from tests.serving.random_runs import lengths, random_run, scheduler, step_table
+from tests.tiers import cases
 
-SEEDS = range(60)
+SEEDS = cases(range(60), 30)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -104,7 +104,7 @@ def random_split(
     )
 
 
-@pytest.mark.parametrize("seed", seeds(60, 600))
+@pytest.mark.parametrize("seed", seeds(30, 600))
 def test_both_pools_in_turns_are_both_in_rounds(seed: int) -> None:
     requests, tables, fleets, link, think_s = random_split(seed)
     try:

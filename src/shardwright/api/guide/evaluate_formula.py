@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula, Symbol
+from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Formula, Symbol
 
 _OPERATORS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,

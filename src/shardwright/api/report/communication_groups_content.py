@@ -16,14 +16,14 @@ from shardwright.files.plan_and_simulation_file_contents import StoredPlan, Stor
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import network_levels, node_group_numbers
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.report.page.view_data.communication_groups import (
+from shardwright.report.page.view_data_types.communication_groups import (
     CommunicatingClass,
     CommunicationGroups,
     DevicePattern,
     EqualNodeRun,
     GroupTraffic,
 )
-from shardwright.report.page.view_data.simulated_change import SimulatedChange
+from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from shardwright.report.pictures.devices_with_equal_shares import device_text
 from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.device_traffic_by_group_and_tier import Traffic

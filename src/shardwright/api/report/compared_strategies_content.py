@@ -13,7 +13,7 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredCost,
 )
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
-from shardwright.report.page.view_data.compared_strategies import (
+from shardwright.report.page.view_data_types.compared_strategies import (
     ComparedStrategies,
     ComparedStrategy,
     PriceRow,

@@ -13,7 +13,7 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredSetting,
 )
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.report.page.view_data.launch_advice_steps import (
+from shardwright.report.page.view_data_types.launch_advice_steps import (
     BrokenLaunchRule,
     DoubtfulSetting,
     LaunchAdvice,

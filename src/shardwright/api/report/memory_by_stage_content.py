@@ -10,13 +10,13 @@ from shardwright.api.report.changes.changes_that_free_memory import changes_that
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data.line_chart_data import (
+from shardwright.report.page.view_data_types.line_chart_data import (
     ChartAxis,
     ChartSeries,
     LineChart,
     round_ticks,
 )
-from shardwright.report.page.view_data.memory_by_stage import (
+from shardwright.report.page.view_data_types.memory_by_stage import (
     HostMemoryUse,
     MemoryByStage,
     NamedBytes,

@@ -13,15 +13,15 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.program.device_classes_with_equal_actions import DeviceClass
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
-from shardwright.report.page.view_data.line_chart_data import ChartAxis, round_ticks
-from shardwright.report.page.view_data.pipeline_timeline import (
+from shardwright.report.page.view_data_types.line_chart_data import ChartAxis, round_ticks
+from shardwright.report.page.view_data_types.pipeline_timeline import (
     DeviceTimeline,
     IdleShare,
     PipelineTimeline,
     TimelineTrack,
     TimelineWork,
 )
-from shardwright.report.page.view_data.simulated_change import SimulatedChange
+from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from shardwright.report.pictures.devices_with_equal_shares import device_text
 from shardwright.simulator.plan_simulation import Timeline
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.api.training_run_days_and_dollars import with_training_cost
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
-from shardwright.report.page.view_data.predicted_step_cost_memory_proof import (
+from shardwright.report.page.view_data_types.predicted_step_cost_memory_proof import (
     AnswerCard,
     Proof,
     TrainingRunCost,

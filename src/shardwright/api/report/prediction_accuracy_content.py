@@ -12,8 +12,8 @@ from shardwright.api.report.predicted_step_cost_memory_proof_content import INTE
 from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.request_to_problem import problem_of
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
-from shardwright.report.page.view_data.line_chart_data import ChartAxis, round_ticks_of_ratios
-from shardwright.report.page.view_data.prediction_accuracy import (
+from shardwright.report.page.view_data_types.line_chart_data import ChartAxis, round_ticks_of_ratios
+from shardwright.report.page.view_data_types.published_run_errors_interval_and_sources import (
     IntervalPart,
     NarrowingMeasurement,
     NearbyRun,
@@ -21,7 +21,7 @@ from shardwright.report.page.view_data.prediction_accuracy import (
     RunErrors,
     SourceRow,
 )
-from shardwright.report.page.view_data.scatter_chart_data import (
+from shardwright.report.page.view_data_types.scatter_chart_data import (
     ScatterChart,
     ScatterGroup,
     ScatterPoints,

@@ -28,7 +28,7 @@ from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_plan_and_simulation_files import parse_saved, read_saved
 from shardwright.progress_callback import Progress
 from shardwright.registry import load_target
-from shardwright.report.page.view_data.report_content import (
+from shardwright.report.page.view_data_types.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,
     Report,

@@ -15,7 +15,7 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredServing,
 )
 from shardwright.files.read_comparison_advice_and_serving import OtherAnswer
-from shardwright.report.page.view_data.report_content import Report
+from shardwright.report.page.view_data_types.report_content import Report
 
 
 def report_of_other_answer(saved: OtherAnswer, path: Path) -> Report:

@@ -21,13 +21,13 @@ from shardwright.arrays import IntArray
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.report.page.view_data.line_chart_data import ChartAxis, round_ticks_of_ratios
-from shardwright.report.page.view_data.scatter_chart_data import (
+from shardwright.report.page.view_data_types.line_chart_data import ChartAxis, round_ticks_of_ratios
+from shardwright.report.page.view_data_types.scatter_chart_data import (
     ScatterChart,
     ScatterGroup,
     ScatterPoints,
 )
-from shardwright.report.page.view_data.searched_members import (
+from shardwright.report.page.view_data_types.searched_members import (
     FateCount,
     FrontNeighbour,
     NearMembers,

@@ -17,14 +17,14 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredServing,
     StoredSpread,
 )
-from shardwright.report.page.view_data.latency_percentiles import LatencyRow
-from shardwright.report.page.view_data.line_chart_data import (
+from shardwright.report.page.view_data_types.latency_percentiles import LatencyRow
+from shardwright.report.page.view_data_types.line_chart_data import (
     ChartAxis,
     ChartSeries,
     LineChart,
     round_ticks_of_ratios,
 )
-from shardwright.report.page.view_data.serving_latencies import (
+from shardwright.report.page.view_data_types.serving_latencies import (
     IterationPart,
     OtherLoad,
     PoolMemory,

@@ -15,7 +15,7 @@ from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.program.problem_where_step_part_takes_no_time import REMOVABLE_PARTS
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data.step_time_parts import (
+from shardwright.report.page.view_data_types.step_time_parts import (
     BetterSize,
     FasterOption,
     SecondBest,

@@ -18,13 +18,13 @@ from shardwright.api.what_if.axes_of_request import (
 from shardwright.api.what_if.search_best_plans_along_axis import what_if_of_axes
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data.line_chart_data import (
+from shardwright.report.page.view_data_types.line_chart_data import (
     ChartAxis,
     ChartSeries,
     LineChart,
     round_ticks,
 )
-from shardwright.report.page.view_data.what_if_axes import (
+from shardwright.report.page.view_data_types.what_if_axes import (
     AxisOfPositions,
     AxisPosition,
     LeftOutAxis,

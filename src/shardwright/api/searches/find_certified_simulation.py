@@ -47,7 +47,7 @@ def find_certified_simulation(
     """Search the best plan of a request, without alternatives, sensitivity and goodput.
 
     Args:
-        hints: see `search.grid.infeasible_hints.nothing_fits`.
+        hints: see `search.grid.build_error_where_nothing_fits.nothing_fits`.
         most_looks: clock checks after which a search of grids ends with its best plan so far; 0 =
             no such limit.
 

@@ -9,9 +9,9 @@ without p's lowest set bit. With all of the buffer in one part
     seconds = 2 x sum over tiers of ceil(log2 m_k) (latency_k + V / bandwidth_k)
 
 for equal units, m_k of them in each unit of tier k; for others, and in parts, the seconds of the
-rounds of `pipelined_tree_schedule`: small buffers go in few rounds, larger ones in parts that
-follow one another. The heads' links carry every byte: rings and forests are faster for large
-buffers. Left out: groups of more than `MOST_MEMBERS`.
+rounds of `pipelined_tree_all_reduce_schedule`: small buffers go in few rounds, larger ones in
+parts that follow one another. The heads' links carry every byte: rings and forests are faster for
+large buffers. Left out: groups of more than `MOST_MEMBERS`.
 
 Sources: Thakur, Rabenseifner & Gropp 2005 (IJHPCA 19), section 4.2 (binomial tree; number from
 memory); Xiong et al. 2024, "Revisiting the time cost model of AllReduce" (arXiv:2409.04202), for

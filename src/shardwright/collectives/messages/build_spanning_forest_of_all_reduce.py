@@ -1,6 +1,6 @@
 """All-reduce by a forest of spanning trees whose edges are spread over the members.
 
-The trees have the degrees of `spanning_tree_degrees`.
+The trees have the degrees of `compute_fastest_spanning_tree_degrees`.
 
 The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where
 some choice changes the tree is the same:

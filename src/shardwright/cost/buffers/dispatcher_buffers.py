@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import BlockProgram, Move, Phase

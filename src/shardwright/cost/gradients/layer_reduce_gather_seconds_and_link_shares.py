@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import Span, span_of
 from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import SumSizes

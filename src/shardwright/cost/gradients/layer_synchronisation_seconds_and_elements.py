@@ -22,7 +22,7 @@ FETCHES: Final = (("fetch", "parts"), ("refetch", "reparts"))
 SYNCS: Final = (*SUMS, *FETCHES[0], *FETCHES[1])
 """Columns of a `SyncTable`: of `layer_sync_seconds`, and `fetch_seconds` for each of `PASSES`."""
 OWNERS: Final = ("to_owners", "from_owners")
-"""Columns of a `SyncTable` that `optimizer_owner_exchange.owner_seconds` fills."""
+"""Columns of a `SyncTable` that `optimizer_state_owner_exchange_seconds.owner_seconds` fills."""
 
 
 class ShardedElements(NamedTuple):
@@ -68,7 +68,8 @@ class SyncTable:
             themselves, once a step: pieces of gradients to the owners of optimizer states, and new
             values from them; sums and gathers of elements that no group shards too.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `parameter_counts.ELEMENTS`).
+        dense, experts, spread: local trainable elements (see
+            `block_parameter_elements_by_reduction_group.ELEMENTS`).
         frozen: without gradient.
         frozen_dense, frozen_experts: of them those that `shard` and `expert_shard` members have one
             copy of.

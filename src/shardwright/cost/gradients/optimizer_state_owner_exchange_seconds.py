@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import SumSizes
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, move_seconds

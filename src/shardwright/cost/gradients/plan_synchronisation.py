@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.gradients.block_parameter_elements_by_reduction_group import (
     gathered_matrices,
     trained_matrices,

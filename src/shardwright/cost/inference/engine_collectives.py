@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.inference.measured_kernel_library_of_engine import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, dispatch_and_combine_seconds

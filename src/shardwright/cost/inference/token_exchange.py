@@ -7,8 +7,8 @@ from enum import StrEnum
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import algorithm_named
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
@@ -57,9 +57,9 @@ def dispatch_and_combine_seconds(
 
         GATHERED      all_gather and reduce_scatter of tokens x members x hidden
         ALL_TO_ALL    all_to_all of tokens x topk x hidden, both ways
-        LOW_LATENCY   `collectives.algorithms.engine_all_to_all`, tokens x topk x hidden
+        LOW_LATENCY   `serving_engine_token_all_to_all`, tokens x topk x hidden
         NORMAL        hops latency_0 + `expert_dispatch_seconds`, tokens x topk x hidden
-        ONE_SIDED     `collectives.algorithms.engine_all_to_all`,
+        ONE_SIDED     `serving_engine_token_all_to_all`,
                       tokens x devices reached x hidden; NORMAL where a group leaves the island
 
     devices reached: n (1 - (1 - 1/n)^topk). Where the network has measured curves of the library

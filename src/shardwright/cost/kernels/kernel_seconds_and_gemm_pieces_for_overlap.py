@@ -189,7 +189,7 @@ def cut_seconds(
     Quantised once for all pieces: the others cost a 16-bit GEMM's launch.
     """
     (m, n, k), groups, experts = gemm_shape(work, degrees)
-    if machine.is_free(GEMM):
+    if machine.free_parts and machine.is_free(GEMM):
         return np.zeros(np.shape(m))
     widths = _contiguous_sides(work, m, n, k)
     uncut_s = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts, widths=widths)
@@ -207,7 +207,7 @@ def piece_sum_seconds(
 ) -> FloatArray:
     """Seconds of the kernel that sums a reduce-scatter's `pieces` side by side; 0 for one."""
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
-    if machine.is_free(ELEMENT):
+    if machine.free_parts and machine.is_free(ELEMENT):
         return np.zeros_like(volume)
     spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)
     return np.where(pieces > 1, spent, 0.0)

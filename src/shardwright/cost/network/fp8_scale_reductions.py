@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, least_seconds
 from shardwright.program.training_problem import Problem

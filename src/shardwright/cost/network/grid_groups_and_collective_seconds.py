@@ -11,8 +11,8 @@ from itertools import product
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.algorithm_registry import CALL_NCCL, OWN_KERNELS, algorithms_for
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import PriceList, collective_seconds, price_list
 from shardwright.collectives.groups.span_members_by_network_tier import (
     Span,

@@ -18,7 +18,7 @@ from shardwright.arrays import (
     is_increasing,
     membership_mask,
 )
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.network.grid_groups_and_collective_seconds import move_seconds
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,

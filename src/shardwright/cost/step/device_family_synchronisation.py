@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import communicator_bytes
 from shardwright.cost.gradients.plan_sharded_elements import effective_zero_stage
 from shardwright.cost.gradients.plan_synchronisation import device_sync_table, group_shares

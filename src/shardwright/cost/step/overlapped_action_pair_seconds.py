@@ -55,8 +55,8 @@ def pair_seconds(
     `kernels` and `moved` are of both; `moved` is dispatch and combine alone: collectives of tensor
     and context parallelism stand between kernels of their own action. Kernels lose share x moved to
     communication where it takes its multiprocessors from the kernels beside it; products x share /
-    (1 - share) where they are reserved, as a persistent GEMM
-    (`exposed_communication.gemms_yield_multiprocessors`) must be told beforehand how many it has.
+    (1 - share) where they are reserved, as a persistent GEMM (`gemms_yield_multiprocessors`) must
+    be told beforehand how many it has.
     Kernels that memory limits lose nothing to a reservation.
 
     Source: DeepSeek-AI 2024, arXiv:2412.19437, sections 3.2.1 (attention, dispatch, experts and

@@ -24,7 +24,7 @@ from shardwright.cost.kernels.measured_kernel_factors import (
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.lower_model_blocks_under_structure import block_context
-from shardwright.cost.network.exposed_communication import one_move_seconds
+from shardwright.cost.network.exposed_and_hidden_seconds_of_block_collective import one_move_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, measured_groups
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,

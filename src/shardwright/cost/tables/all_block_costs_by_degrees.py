@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.buffers.logits_buffers import logits_bytes, loss_of
 from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import (
@@ -17,7 +17,9 @@ from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import without_fused_overlap
-from shardwright.cost.network.exposed_communication import least_move_seconds
+from shardwright.cost.network.exposed_and_hidden_seconds_of_block_collective import (
+    least_move_seconds,
+)
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
     Network,
     all_alike,

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.kernel_seconds_and_gemm_pieces_for_overlap import (
     PART_OF_KERNEL,

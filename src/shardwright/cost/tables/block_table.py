@@ -23,7 +23,7 @@ from shardwright.cost.buffers.activation_offload_bytes_and_waits import (
 from shardwright.cost.buffers.dispatcher_buffers import dispatch_buffers
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
-from shardwright.cost.network.exposed_communication import (
+from shardwright.cost.network.exposed_and_hidden_seconds_of_block_collective import (
     gemms_yield_multiprocessors,
     least_move_seconds,
     move_cost,
@@ -128,7 +128,8 @@ def block_tables(
     moves_again, recomputes = repeats_move(program, runtime), program.has_backward
     for move in program.moves:
         phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
-        free, size = machine.is_free(part), spans(move)[0].size
+        free = machine.is_free(part) if machine.free_parts else False
+        size = spans(move)[0].size
         wait = wait_s if on_own_kernels(move, runtime) and not free else 0.0
         exposed, hidden = move_cost(
             move,
@@ -155,7 +156,7 @@ def block_tables(
         seconds,
         clock,
         pair if runtime.expert_overlap else None,
-        launches_free=machine.is_free(LAUNCH),
+        launches_free=machine.is_free(LAUNCH) if machine.free_parts else False,
     )
     seconds[3, ELEMENT] += waited_for_host(
         host_bytes(program, local), rate=host_rate, seconds=seconds

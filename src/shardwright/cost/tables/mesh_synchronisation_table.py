@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import communicator_bytes
 from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate_sum
 from shardwright.program.block.tensors_kept_by_selective_recompute import (

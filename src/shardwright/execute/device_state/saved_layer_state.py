@@ -8,13 +8,13 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
-    DeviceOfStage,
-)
 from shardwright.execute.device_state.offload_and_restore_part_of_tensor import (
     OffloadedTensor,
     offload_tensor,
     restore_tensor,
+)
+from shardwright.execute.device_state.operator_tokens_parameters_and_groups_on_device import (
+    DeviceOfStage,
 )
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,

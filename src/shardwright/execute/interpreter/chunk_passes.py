@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+from shardwright.execute.device_state.operator_tokens_parameters_and_groups_on_device import (
     DeviceOfStage,
 )
 from shardwright.execute.device_state.saved_layer_state import (

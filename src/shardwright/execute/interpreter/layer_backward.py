@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+from shardwright.execute.device_state.operator_tokens_parameters_and_groups_on_device import (
     operator_share,
 )
 from shardwright.execute.device_state.saved_layer_state import (
@@ -31,10 +31,10 @@ from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader im
     stays_on_device,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
+from shardwright.model.find_balanced_routers_and_selection_biases import balanced_routers
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
-from shardwright.model.routers_and_selection_biases import balanced_routers
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.routes_that_return_shared_key_gradients import CotangentRoute

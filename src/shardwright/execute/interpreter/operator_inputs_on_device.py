@@ -29,7 +29,7 @@ from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader im
     layer_exits,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import TEACHER, TEXT
 from shardwright.model.ir.numerical_constants import TextRotary

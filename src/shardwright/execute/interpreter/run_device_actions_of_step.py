@@ -50,8 +50,8 @@ def device_task(
 ) -> Task[DeviceOutcome]:
     """Run a device's actions of a step in order; return token losses and its unsummed gradients.
 
-    Gradients are the device's own: `execute.device_state.gradient_reduction` sums them over
-    devices.
+    Gradients are the device's own: `execute.device_state.sum_each_parameter_gradient_over_devices`
+    sums them over devices.
 
     Args:
         tell: called with each action when it begins.

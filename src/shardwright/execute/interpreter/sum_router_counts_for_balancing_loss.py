@@ -30,9 +30,12 @@ from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.communication_requests import Post, Take, Task
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.find_balanced_routers_and_selection_biases import (
+    balanced_routers,
+    router_shapes,
+)
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
-from shardwright.model.routers_and_selection_biases import balanced_routers, router_shapes
 from shardwright.model.tensors_without_gradient import (
     computes_input_gradient,
     has_backward,

@@ -1,6 +1,6 @@
 """Options and report of a run, readable without PyTorch.
 
-`execute.launch.train_in_this_process` makes the report.
+`execute.launch.run_training_of_this_rank` makes the report.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from torch.distributed.pipelining.schedules import (
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.lazily_compiled_dataclass import dataclass
 
 # torch 2.13 renamed it; older releases have the old name only.

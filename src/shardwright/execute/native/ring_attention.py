@@ -18,7 +18,7 @@ from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
     at_least_float32,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Indices, count
 

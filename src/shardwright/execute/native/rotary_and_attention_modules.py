@@ -31,7 +31,7 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotated_pair_count,
 )
 from shardwright.execute.numerics.positions.rotary_operator import join_rotary_keys
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Indices

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.execute.interpreter.step_recorder import Recorder, Tell, ignore_event
 from shardwright.execute.native.private_torch_api import (
     is_sharded,

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.execute.device_state.stored_parameter_parts import Source
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder

@@ -36,7 +36,7 @@ from shardwright.execute.serve.cached_operators import (
 from shardwright.execute.serve.device_kv_cache import CacheKey
 from shardwright.execute.serve.kv_cache_blocks import key_reach
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind

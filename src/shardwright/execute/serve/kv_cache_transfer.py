@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+from shardwright.execute.device_state.operator_tokens_parameters_and_groups_on_device import (
     operator_share,
 )
 from shardwright.execute.redistribution.redistribute_tensors import redistribute

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_share_of_operator_rows_heads_experts import (
+from shardwright.execute.device_state.operator_tokens_parameters_and_groups_on_device import (
     DeviceOfStage,
     operator_share,
 )
@@ -26,7 +26,7 @@ from shardwright.execute.serve.padded_iteration_rows import IterationRows
 from shardwright.execute.serve.served_text_decoder import require_served
 from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model

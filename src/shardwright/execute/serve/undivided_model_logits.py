@@ -26,8 +26,8 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
 )
 from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.execute.transport.in_process_transport import run_in_process
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT

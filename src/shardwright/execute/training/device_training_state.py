@@ -47,10 +47,10 @@ from shardwright.execute.training.unsupported_router_settings import (
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.find_balanced_routers_and_selection_biases import selection_biases
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.routers_and_selection_biases import selection_biases
 from shardwright.program.stages.uses_of_each_parameter import parameter_places
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State

@@ -130,7 +130,7 @@ def open_tokens(
             processes divide the work.
 
     Raises:
-        DataError: as `token_files.open_rows`.
+        DataError: as `write_and_open_token_files.open_rows`.
     """
     rows = open_rows(files, model=model, job=job, share=share)
     lengths = {s.name: s.tokens for s in job.sequences}

@@ -6,9 +6,12 @@ Needs no PyTorch.
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
+from shardwright.model.find_balanced_routers_and_selection_biases import (
+    router_shapes,
+    selection_biases,
+)
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.model.routers_and_selection_biases import router_shapes, selection_biases
 
 
 def require_trainable(model: Model, settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """Transport between devices on the ranks of torch.distributed.
 
-Requests become messages over gloo (`rank_connections`) or, with a backend, its collectives
-(`torch_distributed_collectives`).
+Requests become messages over gloo (`gloo_message_threads_between_ranks`) or, with a backend, its
+collectives (`torch_distributed_collectives`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from shardwright.frameworks.launch.training_launch_and_reader_types import (
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import Sharding, sharding
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

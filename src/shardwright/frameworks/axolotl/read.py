@@ -12,7 +12,10 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.settings.refuse_unpriced_settings import OFF, refusals, refused
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    name_set,
+)
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import ATTENTION

@@ -21,7 +21,7 @@ from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     one_line,
 )
 from shardwright.frameworks.export.parse_host_file import HostEntry
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.strategy.grid.axis_coordinates_of_every_device import coordinates

@@ -10,7 +10,7 @@ from shardwright.frameworks.launch.build_launch import option_variables
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.megatron.megatron_core_fields import without_section
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, dialect_reader
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.runtime.runtime_registry import load_runtime
 
 _FLAGSCALE_SECTIONS: Final = names(

@@ -26,7 +26,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
     megatron_shortfalls,
     option_shortfalls,
 )
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.hardware.cluster import Cluster
 from shardwright.strategy.grid.stages_with_different_degrees import Mesh, joined_mesh, stages_of
 

@@ -32,7 +32,10 @@ from shardwright.frameworks.settings.refuse_unpriced_settings import (
 )
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
 from shardwright.frameworks.settings.setting_verdicts import setting_verdicts
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    name_set,
+)
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.model.ir.model_graph import Model
 
 NAMES: Final = name_set(

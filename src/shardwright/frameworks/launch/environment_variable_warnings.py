@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 _ON: Final = name_set("1 true yes on y")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature, UnreadFramework
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 
 _ALL: Final = (
     UnreadFramework(

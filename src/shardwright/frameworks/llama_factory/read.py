@@ -23,7 +23,7 @@ from shardwright.frameworks.launch.training_launch_and_reader_types import (
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import (
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
     by_name,
     entry_of,
     name_set,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.runtime.parse_launch_arguments import ON, Arguments
 
 RELEASES: Final = names(

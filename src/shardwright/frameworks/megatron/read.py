@@ -43,7 +43,7 @@ from shardwright.frameworks.settings.setting_verdicts import (
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options, Runtime

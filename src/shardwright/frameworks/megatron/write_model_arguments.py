@@ -12,7 +12,7 @@ from shardwright.frameworks.export.decoder_view_and_unsupported_layers import (
     unsupported_layer_shortfalls,
 )
 from shardwright.frameworks.export.export_plan_shortfall_and_file_types import Shortfall
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import LongerRotary
 from shardwright.model.ir.operator import OperatorKind

@@ -23,7 +23,10 @@ from shardwright.frameworks.megatron_bridge.settings import (
     RENAMED_FIELDS,
     SETTINGS,
 )
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set, names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    name_set,
+    names,
+)
 
 _BRIDGE_SECTIONS: Final = names(
     "model. train. ddp. optimizer. dataset. comm-overlap. dist."

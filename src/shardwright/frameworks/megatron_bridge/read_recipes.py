@@ -33,7 +33,7 @@ from shardwright.frameworks.launch.training_launch_and_reader_types import (
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

@@ -24,7 +24,7 @@ from shardwright.frameworks.megatron.read import (
     Dialect,
     dialect_reader,
 )
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.runtime.parse_launch_arguments import Arguments
 
 _OF_DEEPSPEED: Final = name_set(

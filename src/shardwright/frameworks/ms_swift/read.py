@@ -30,7 +30,10 @@ from shardwright.frameworks.settings.refuse_unpriced_settings import (
     refused,
 )
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    name_set,
+)
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import (

@@ -20,7 +20,7 @@ from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.nanotron.write import stage_layers_by_cost
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.parallelism_grid import Grid
 

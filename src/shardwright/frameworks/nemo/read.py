@@ -21,7 +21,10 @@ from shardwright.frameworks.megatron.megatron_core_fields import (
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
 from shardwright.frameworks.settings.setting_table import KnownSetting, setting_table
 from shardwright.frameworks.settings.setting_values_from_and_to_text import choice
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set, names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    name_set,
+    names,
+)
 
 _NEMO_SECTIONS: Final = names(
     "model. model.optim. trainer. trainer.strategy. strategy. data. optim. megatron-cfg."

@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.launched_recipe_function import RECIPE
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.runtime.parse_launch_arguments import Arguments
 
 FIELDS: Final = names(

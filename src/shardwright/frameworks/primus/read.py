@@ -36,7 +36,10 @@ from shardwright.frameworks.settings.setting_verdicts import (
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, entry_of
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    entry_of,
+)
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.lazily_compiled_dataclass import dataclass
 
 _STAGES: Final = MappingProxyType(

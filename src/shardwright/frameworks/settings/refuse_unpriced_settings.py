@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, entry_of
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    entry_of,
+)
 from shardwright.runtime.parse_launch_arguments import Arguments
 
 OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})

@@ -11,7 +11,7 @@ from typing import Any, Final
 from shardwright.frameworks.settings.refuse_unpriced_settings import Refusal
 from shardwright.frameworks.settings.setting_values_from_and_to_text import WHOLE, ValueForm
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import by_name
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from shardwright.errors import nearest
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import entry_of
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import entry_of
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.parse_launch_arguments import Arguments
 

@@ -17,7 +17,10 @@ from shardwright.frameworks.launch.build_launch import NO_PIPELINE
 from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refused
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    name_set,
+)
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import TrainerNames, trainer_reader

@@ -17,7 +17,7 @@ from shardwright.frameworks.launch.fused_losses import linear_loss_argument
 from shardwright.frameworks.launch.training_launch_and_reader_types import FileSettings
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import STRATEGIES, sharding
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments

@@ -11,7 +11,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import names
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,

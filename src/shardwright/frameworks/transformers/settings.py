@@ -14,7 +14,7 @@ from shardwright.frameworks.accelerate.settings import SETTINGS as ACCELERATE
 from shardwright.frameworks.deepspeed.settings import SETTINGS as DEEPSPEED
 from shardwright.frameworks.launch.fused_losses import UNDERSTOOD as OF_LOSSES
 from shardwright.frameworks.settings.refuse_unpriced_settings import Refusal, refusals, refused
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import by_name
 
 UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -45,7 +45,7 @@ from shardwright.frameworks.settings.setting_verdicts import (
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import entry_of
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import entry_of
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import (
     FSDP,
     OF_TRANSFORMERS,

@@ -12,7 +12,7 @@ from typing import Final
 
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refused
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import (
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
     by_name,
     name_set,
     names,

@@ -13,7 +13,7 @@ from shardwright.frameworks.megatron.megatron_core_fields import attention_backe
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.settings.refuse_unpriced_settings import OFF
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.frameworks.transformers.trainer_reader import judged_settings
 from shardwright.frameworks.verl.actor_settings import (
     ACTOR_ON_FSDP,

@@ -9,7 +9,10 @@ from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name, prefixed
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import (
+    by_name,
+    prefixed,
+)
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import TrainerNames

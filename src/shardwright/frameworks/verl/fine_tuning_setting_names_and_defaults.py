@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import by_name
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import by_name
 from shardwright.frameworks.transformers.trainer_reader import TrainerNames
 from shardwright.frameworks.verl.actor_settings import DOCS, device_count_notes, normalize_formats
 

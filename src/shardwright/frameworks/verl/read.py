@@ -22,7 +22,7 @@ from shardwright.frameworks.launch.training_launch_and_reader_types import (
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME
 from shardwright.frameworks.settings.refuse_unpriced_settings import OPTIMIZER, refuse
-from shardwright.frameworks.settings.split_name_lists_and_look_up_prefixes import name_set
+from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP
 from shardwright.frameworks.transformers.trainer_reader import read_trainer, settings_if_supported
 from shardwright.frameworks.verl.actor_on_megatron import read_actor_on_megatron

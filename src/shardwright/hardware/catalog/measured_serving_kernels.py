@@ -240,7 +240,7 @@ def serving_tables(accelerator: str) -> ServingTables | None:
 def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
     """Collective curves of engine `library` measured on links like the node's; else empty.
 
-    They hold for links as `kernel_tables.collective_curves` does.
+    They hold for links as `measured_gemm_attention_collective_tables.collective_curves` does.
     """
     name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
     if name not in SERVED or node.scale_up.latency_s <= 0.0:

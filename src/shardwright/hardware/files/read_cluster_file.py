@@ -12,7 +12,7 @@
       - {name: leaf, devices: 64, rails: true}
       - {name: spine, oversubscription: 2}
 
-Nodes may be in zones and have prices (`hardware.zone_links_and_price_limits`)::
+Nodes may be in zones and have prices (`hardware.zone_link_record_and_price_checks`)::
 
     nodes:
       - {instance: aws-p4d.24xlarge, count: 8, zone: us-east-1, dollars_per_device_hour: 4.1}

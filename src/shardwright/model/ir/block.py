@@ -12,7 +12,7 @@ INPUT = "input"
 MEMORY = "memory"
 TEXT = "text"
 TEACHER = "teacher"
-"""Sequence name of the text as input of a frozen teacher (`model.distillation`)."""
+"""Sequence name of the text as input of a frozen teacher (`model.add_frozen_teacher_to_model`)."""
 _WORDS = frozenset({OperatorClass.EMBED, OperatorClass.HEAD})
 
 

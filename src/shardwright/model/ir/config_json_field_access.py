@@ -5,7 +5,7 @@ first that is there and not null is read, and two spellings that disagree are an
 without `default` is for a field that must be there; builders give a `default` only where the
 Hugging Face configuration class of that family documents it, and say so. Every name that is asked
 for is noted in a `FieldRecord`, so that what was written and never asked for can be told
-(`model.families.fields.unread_fields`).
+(`model.families.fields.find_config_fields_no_builder_read`).
 """
 
 from __future__ import annotations

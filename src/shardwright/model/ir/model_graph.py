@@ -110,7 +110,7 @@ class Model:
 
     @property
     def teacher_layers(self) -> int:
-        """Number of layers of the teacher beside the model (`model.distillation`); 0 = none."""
+        """Layers of the teacher (`model.add_frozen_teacher_to_model`); 0 = no teacher."""
         counts = ((run.count, self.blocks[run.block]) for run in self.runs)
         return sum(
             count for count, block in counts if block.is_of_teacher and not block.has_vocabulary

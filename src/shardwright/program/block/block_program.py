@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape
 from shardwright.model.ir.tensor_dims import ParameterClass
@@ -105,7 +105,7 @@ class Move:
 
     Args:
         volume: bytes of the full buffer as in
-            `collectives.algorithms.algorithm_protocol.Collective`.
+            `collectives.algorithm_costs.algorithm_protocol.Collective`.
         behind: the move carries the operator's output (behind its kernels in F, before them in I);
             else its input, the other way round.
         beside: operator whose GEMM can hide the move (the one that makes a reduced tensor, or that

@@ -7,7 +7,7 @@ layouts, so forward and backward are adjoint.
 
 from __future__ import annotations
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.model.ir.tensor_dims import Dim
 
 PARTIAL = "+"

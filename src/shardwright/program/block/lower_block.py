@@ -2,8 +2,9 @@
 
 Each operator's class says how its dims are cut; a tensor's layout along an axis follows from the
 operator that makes it and the one that reads it. Where the two differ,
-`layout_collectives.transition` names the collective, forward and, on cotangents, backward.
-Operators before the first trained parameter have no backward (`model.tensors_without_gradient`).
+`collective_for_layout_change_along_axis.transition` names the collective, forward and, on
+cotangents, backward. Operators before the first trained parameter have no backward
+(`model.tensors_without_gradient`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter

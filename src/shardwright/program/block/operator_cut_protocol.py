@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
@@ -28,7 +28,7 @@ class LayoutChange:
         group: devices, counted from the stage's first; empty = the axis names them.
         forward, backward: collectives; None = nothing moves.
         forward_volume, backward_volume: bytes as in
-            `collectives.algorithms.algorithm_protocol.Collective`.
+            `collectives.algorithm_costs.algorithm_protocol.Collective`.
         between: the two layouts, and the number of the step between them: of equal changes for
             several readers only one runs.
     """

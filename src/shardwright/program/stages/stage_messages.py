@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY

@@ -1,10 +1,11 @@
 """Cheapest steps, proven correct, that bring a tensor from one layout to another.
 
-Pieces that have the same holders and the same consumers are one (`layout_pieces`); sets of
-devices that exchange nothing with each other are solved separately, equal ones once. For each,
-lists of steps are made (`reduction_steps`, then `copy_communication_alternatives`), and the best
-one is run on symbols (`transition_steps_and_symbolic_proof`). Collectives are the patterns that
-lists of steps turn out to be; nothing declares them.
+Pieces that have the same holders and the same consumers are one
+(`pieces_by_holding_and_wanting_devices`); sets of devices that exchange nothing with each other
+are solved separately, equal ones once. For each, lists of steps are made (`reduction_steps`, then
+`alternative_steps_that_copy_values_to_devices`), and the best one is run on symbols
+(`transition_steps_and_symbolic_proof`). Collectives are the patterns that lists of steps turn out
+to be; nothing declares them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.stage_splits_and_policies import Placement, Selector
-from shardwright.strategy.verify.stage_rules import has_dim
+from shardwright.strategy.verify.stage_placement_split_and_keep_rules import has_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

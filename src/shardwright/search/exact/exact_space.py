@@ -27,8 +27,8 @@ class ExactSpace:
 
     Devices may stay idle. A stage runs under one split tree (see
     `search.exact.enumerate_tensor_split_trees`). Every stage has any order of its forwards and
-    backwards (see `search.exact.static_orders`). Lanes share the batch by any numbers of
-    microbatches of one size. Nothing is recomputed.
+    backwards (see `search.exact.enumerate_forward_backward_orders`). Lanes share the batch by any
+    numbers of microbatches of one size. Nothing is recomputed.
 
     Args:
         trees: split trees that a stage may have.

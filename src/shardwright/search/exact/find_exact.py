@@ -25,8 +25,15 @@ from shardwright.progress_callback import Progress
 from shardwright.search.exact.enumerate_forward_backward_orders import num_orders, pipeline_orders
 from shardwright.search.exact.exact_space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.find_exact_multi_lane import search_lanes
-from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.price_stage_split_option import StageOption, options_in_one_plan
+from shardwright.search.exact.lower_candidate_stages_to_tasks_without_order import (
+    Messages,
+    plan_of_stages,
+    shape_tasks,
+)
+from shardwright.search.exact.price_one_stage_under_split_tree import (
+    StageOption,
+    options_in_one_plan,
+)
 from shardwright.search.exact.search_shapes_best_first_then_orders import (
     Best,
     best_first,

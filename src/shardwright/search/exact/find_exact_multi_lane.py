@@ -41,7 +41,7 @@ from shardwright.search.exact.lane_shapes_without_order_and_bounds import (
     LaneShape,
     LaneShapes,
 )
-from shardwright.search.exact.lower_plan_without_order import lane_of, table_of
+from shardwright.search.exact.lower_candidate_stages_to_tasks_without_order import lane_of, table_of
 from shardwright.search.exact.search_shapes_best_first_then_orders import (
     Best,
     best_first,

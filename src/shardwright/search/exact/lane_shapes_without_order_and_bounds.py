@@ -21,7 +21,7 @@ from shardwright.program.stages.uses_of_each_parameter import parameter_places
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.enumerate_tensor_split_trees import CutNode
 from shardwright.search.exact.exact_space import ExactSpace, Partition, lane_partitions, stage_trees
-from shardwright.search.exact.price_stage_split_option import Illegal, StageOption
+from shardwright.search.exact.price_one_stage_under_split_tree import Illegal, StageOption
 from shardwright.search.exact.stage_choices_and_bounds import (
     StageChoices,
     member_counts,

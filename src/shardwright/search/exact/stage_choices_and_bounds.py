@@ -14,7 +14,11 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.exact.enumerate_forward_backward_orders import num_orders, pipeline_orders
 from shardwright.search.exact.enumerate_tensor_split_trees import CutNode, split_on
 from shardwright.search.exact.exact_space import ExactSpace, Partition, stage_trees
-from shardwright.search.exact.price_stage_split_option import Illegal, StageOption, price_stage
+from shardwright.search.exact.price_one_stage_under_split_tree import (
+    Illegal,
+    StageOption,
+    price_stage,
+)
 from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
 
 NEVER = np.iinfo(np.int64).max

@@ -81,7 +81,8 @@ def search_and_answer(
         limit: search limit; past it the best member so far is kept with its proven gap
             (`search.search_time_limit.limit_of`).
         memory: bytes that the search may use for members.
-        hints: see `infeasible_hints.nothing_fits`; False where the caller catches the error.
+        hints: see `build_error_where_nothing_fits.nothing_fits`; False where the caller catches
+            the error.
 
     Raises:
         OutOfTimeError: the limit passed before any plan was found.

@@ -34,7 +34,7 @@ from shardwright.search.mixed.plans.low_cost_plans import (
 )
 from shardwright.search.mixed.plans.plan_search_state import simulate_best
 from shardwright.search.mixed.plans.plans_of_equal_replicas import compose_one_shape
-from shardwright.search.mixed.plans.pool_grids_by_device_count_range import PoolGrids
+from shardwright.search.mixed.plans.search_grids_of_device_pool_by_node_ranges import PoolGrids
 from shardwright.search.mixed.priced_pipelines_and_space_text import stage_costs_by_options
 from shardwright.search.mixed.search_effort_limits import Effort
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces

@@ -13,7 +13,7 @@ from shardwright.search.mixed.pipelines.pool_cost_rates import PARETO, TIME, Goa
 from shardwright.search.mixed.plans.build_certificate import build_certificate
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import pipelines_text
-from shardwright.search.mixed.plans.pool_grids_by_device_count_range import PoolGrids
+from shardwright.search.mixed.plans.search_grids_of_device_pool_by_node_ranges import PoolGrids
 from shardwright.search.mixed.priced_pipelines_and_space_text import pipelines_space
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines

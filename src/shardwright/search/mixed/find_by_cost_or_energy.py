@@ -26,7 +26,7 @@ from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import option_r
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
 from shardwright.search.mixed.plans.plan_search_state import SearchState
-from shardwright.search.mixed.plans.pool_grids_by_device_count_range import PoolGrids
+from shardwright.search.mixed.plans.search_grids_of_device_pool_by_node_ranges import PoolGrids
 from shardwright.search.mixed.priced_pipelines_and_space_text import (
     TOLERANCE,
     no_plan_fits,

@@ -27,7 +27,10 @@ from shardwright.strategy.verify.block_coverage import (
 )
 from shardwright.strategy.verify.no_empty_split_parts import part_rules
 from shardwright.strategy.verify.order_rules import order_rules
-from shardwright.strategy.verify.stage_rules import placement_rules, stage_rules
+from shardwright.strategy.verify.stage_placement_split_and_keep_rules import (
+    placement_rules,
+    stage_rules,
+)
 from shardwright.strategy.verify.zero_rules import shard_violations
 
 

@@ -1,7 +1,7 @@
 """Fill cells of a row from the Megatron-LM arguments of its launch.
 
 The column has all arguments of the launch: others are at Megatron's defaults
-(`runtime.settings_from_megatron_arguments`).
+(`runtime.parallelism_recompute_precision_from_megatron_arguments`).
 """
 
 from __future__ import annotations

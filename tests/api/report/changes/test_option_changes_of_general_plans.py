@@ -19,7 +19,7 @@ from shardwright.api.report.communication_groups_content import groups_change
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.cli.main import run
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation, file_text
-from shardwright.report.page.view_data.simulated_change import SimulatedChange
+from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from tests.api.report.stored_plans import simulated, stored
 
 FILE = Path("best.json")

@@ -1,1 +1,4 @@
-"""The rules of the training guide, one module each; `api.guide.rule_table` lists them in order."""
+"""The rules of the training guide, one module each.
+
+`api.guide.training_rules_in_order` lists them.
+"""

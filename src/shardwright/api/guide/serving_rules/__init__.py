@@ -1,1 +1,4 @@
-"""The rules of the serving guide, one module each; `api.guide.serving_rule_table` lists them."""
+"""The rules of the serving guide, one module each.
+
+`api.guide.serving_rules_in_order` lists them.
+"""

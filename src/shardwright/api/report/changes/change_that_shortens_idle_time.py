@@ -14,7 +14,7 @@ from shardwright.api.report.changes.find_fastest_simulated_change import (
 )
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
-from shardwright.report.page.view_data.simulated_change import SimulatedChange
+from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 OPTIONS_OF_WAITS: Final = ("p2p_overlap", "grad_overlap", "param_overlap")

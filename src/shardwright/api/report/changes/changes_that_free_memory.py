@@ -25,7 +25,7 @@ from shardwright.api.request_to_problem import (
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data.memory_by_stage import RoomChange
+from shardwright.report.page.view_data_types.memory_by_stage import RoomChange
 from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.members.default_runtime_and_recompute_options import module_ladder
 from shardwright.search.grid.search_by_mesh import search

@@ -13,7 +13,7 @@ from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
-from shardwright.report.page.view_data.simulated_change import SimulatedChange
+from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.grid.neighbour_strategies import option_changes, simulated_change
 from shardwright.search.orders.search_orders_of_plan import has_searched_orders

@@ -18,7 +18,7 @@ from shardwright.program.problem_where_step_part_takes_no_time import (
     with_free_part,
 )
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data.step_time_parts import PlanIfFree
+from shardwright.report.page.view_data_types.step_time_parts import PlanIfFree
 from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import limit_of

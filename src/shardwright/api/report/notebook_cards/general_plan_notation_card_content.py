@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.report.page.view_data.notebook_card_of_general_plan import PlanCard, PlanLaneRow
+from shardwright.report.page.view_data_types.notebook_card_of_general_plan import (
+    PlanCard,
+    PlanLaneRow,
+)
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan

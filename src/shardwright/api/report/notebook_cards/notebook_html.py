@@ -24,7 +24,7 @@ from shardwright.program.step_trace import StepTrace
 from shardwright.report.page.markup.notebook_fragment import fragment_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_card_view import answer_view
-from shardwright.report.page.views.general_plan_lanes_and_notation_view import plan_view
+from shardwright.report.page.views.general_plan_lane_table_and_notation_view import plan_view
 from shardwright.report.page.views.serving_card_view import serving_card_view
 from shardwright.report.page.views.traced_device_times_view import step_trace_view
 from shardwright.report.serving.deployment_screen import serving_document

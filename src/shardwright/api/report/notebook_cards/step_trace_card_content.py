@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.traced_device_seconds_by_activity import DeviceTimes, device_times
-from shardwright.report.page.view_data.notebook_card_of_step_trace import (
+from shardwright.report.page.view_data_types.notebook_card_of_step_trace import (
     StepTraceCard,
     TracedDeviceRow,
 )

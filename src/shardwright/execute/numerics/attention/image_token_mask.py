@@ -10,7 +10,7 @@ import torch
 from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
     index_tensor,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:

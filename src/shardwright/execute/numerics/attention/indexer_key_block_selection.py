@@ -19,7 +19,7 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotate_pairs,
     rotated_pair_count,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.operator import BlockChoice
 
 RULE = "execute.selected"

@@ -27,7 +27,7 @@ from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tens
     at_least_float32,
     index_tensor,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 

@@ -13,7 +13,7 @@ from shardwright.execute.transport.communication_requests import (
     Reduction,
     Task,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 
 
 def group_members(place: OperatorShare, name: str) -> tuple[int, ...]:

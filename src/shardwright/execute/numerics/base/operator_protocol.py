@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 Values = tuple[torch.Tensor, ...]

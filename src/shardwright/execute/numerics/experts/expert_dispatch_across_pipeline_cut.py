@@ -20,7 +20,7 @@ from shardwright.execute.numerics.experts.token_exchange import (
     send_to_experts,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Extent
 

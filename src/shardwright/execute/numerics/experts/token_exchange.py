@@ -17,7 +17,10 @@ from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tens
     index_tensor,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare, RoutedTokens
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import (
+    OperatorShare,
+    RoutedTokens,
+)
 from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]

@@ -21,7 +21,7 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     unfold_elements,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import ImageInput
 

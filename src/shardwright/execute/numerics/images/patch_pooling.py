@@ -7,7 +7,7 @@ from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tens
     at_least_float32,
     parameters_by_role,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 
 
 def pool_patches(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

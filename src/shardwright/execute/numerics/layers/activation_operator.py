@@ -24,7 +24,7 @@ from shardwright.execute.numerics.layers.activation_functions import (
     clamped_gate,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 

@@ -21,7 +21,7 @@ from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tens
 )
 from shardwright.execute.numerics.layers.linear import sum_tensors
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

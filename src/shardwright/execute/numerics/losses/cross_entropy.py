@@ -26,7 +26,7 @@ from shardwright.execute.numerics.losses.logit_scaling import (
     scaled_logits_grad,
 )
 from shardwright.execute.transport.communication_requests import Reduction, Task
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

@@ -13,7 +13,7 @@ from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tens
     index_tensor,
     parameters_by_role,
 )
-from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.operator import ScanShape
 
 FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Exposure, Move, Phase, move_on_axis

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.program.block.operator_cut_protocol import LayoutChange
 from shardwright.program.block.symbolic_sizes import Size

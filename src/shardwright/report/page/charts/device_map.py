@@ -22,7 +22,7 @@ _SELF: Final = "map-self"
 
 
 def append_device_map(parent: Element, report_json: Any, pointer: str, *, description: str) -> None:
-    """Append an SVG map of devices, with data (`view_data.communication_groups`) at a pointer.
+    """Append an SVG map of devices; its data (`view_data_types.communication_groups`) at a pointer.
 
     A cell is a device, or a node of a large cluster. It has the colour of the first kind of
     communication by which the shown device sends to it. The script ``device_map.js`` replaces the

@@ -27,7 +27,7 @@ HEIGHT: Final = 300
 def append_line_chart(
     parent: Element, report_json: Any, pointer: str, *, description: str, height: int = HEIGHT
 ) -> None:
-    """Append the line chart whose data (`view_data.line_chart_data.LineChart`) is at a pointer.
+    """Append the line chart whose data (`line_chart_data.LineChart`) is at a pointer.
 
     The script ``line_chart.js`` replaces the picture with an interactive one of the same data.
     Series `k` has the colour ``--series-k``.

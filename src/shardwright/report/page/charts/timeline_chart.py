@@ -40,7 +40,7 @@ _Covered = dict[str, float]
 
 
 def append_timeline(parent: Element, report_json: Any, pointer: str, *, description: str) -> None:
-    """Append the timeline whose data (`view_data.pipeline_timeline`) is at a pointer.
+    """Append the timeline whose data (`view_data_types.pipeline_timeline`) is at a pointer.
 
     Each row is divided into columns of equal time, and each column has the colour of what fills
     most of it. The script ``timeline.js`` replaces the picture with one that can be zoomed.

@@ -37,7 +37,7 @@ def append_position_slider(
     element ``what-if-KEY`` is its label.
 
     Args:
-        pointer: of a `view_data.what_if_axes.AxisOfPositions`.
+        pointer: of a `view_data_types.what_if_axes.AxisOfPositions`.
     """
     axis = value_at(report_json, pointer)
     position = f"{pointer}/positions/{axis['base']}"

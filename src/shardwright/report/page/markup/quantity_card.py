@@ -38,7 +38,7 @@ def append_figure(
     """Append a quantity to a card: its name, and templates of its value and explanation.
 
     Args:
-        figure, explanation: templates; see `markup.sentences`.
+        figure, explanation: templates; see `markup.sentences_with_json_values`.
     """
     group = SubElement(parent, "div")
     SubElement(group, "dt").text = require_no_digits(name)

@@ -1,8 +1,8 @@
 """Longest path through an order with overlapped pairs and several lanes: a step's lower bound.
 
 An action starts when its rank is free and its input is available. Two overlapped actions start when
-both can, and share the seconds of their pair one after the other, as `program.plan_lowering` places
-them. Sends, reductions and the slowdown by collectives are left out.
+both can, and share the seconds of their pair one after the other, as `program.lower_plan_to_tasks`
+places them. Sends, reductions and the slowdown by collectives are left out.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Space:
         first, last: layers of the first and last pipeline rank of every member; 0 = as the other
             ranks.
         paired: schedules that only general plans run, for members of 1F1B (see
-            `search.grid.search_general_plan_schedules`).
+            `search.grid.search_overlapped_and_two_lane_schedules`).
         options: values of each searched option of the runtime; a part that is searched at once has
             one value of each.
         modules: sets of options that choose the modules to recompute, the smallest set first; sets

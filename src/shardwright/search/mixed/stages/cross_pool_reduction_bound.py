@@ -46,6 +46,10 @@ from shardwright.cost.network.networks_of_plan_devices import group_problem, wor
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
+from shardwright.search.mixed.stages.degree_rows_and_gradient_reduction_seconds import (
+    reductions_table,
+    stage_rows,
+)
 from shardwright.search.mixed.stages.device_pools import merge_zones
 from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
     AFTER,
@@ -54,10 +58,6 @@ from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import 
     block_counts_of_parts,
 )
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
-from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
-    reductions_table,
-    stage_rows,
-)
 
 
 def node_classes(cluster: Cluster) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import sum_sizes
 from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import (
@@ -21,13 +21,13 @@ from shardwright.cost.gradients.optimizer_state_owner_exchange_seconds import (
 from shardwright.cost.network.grid_groups_and_collective_seconds import network_of
 from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
-    block_counts_of_parts,
-)
-from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
+from shardwright.search.mixed.stages.degree_rows_and_gradient_reduction_seconds import (
     reductions_table,
     stage_rows,
     with_full_nodes,
+)
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
+    block_counts_of_parts,
 )
 from shardwright.search.mixed.stages.stage_gradient_reductions import StageReductions
 from shardwright.search.mixed_cluster_certificate import Subspace

@@ -18,6 +18,10 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of
+from shardwright.search.mixed.stages.degree_rows_and_gradient_reduction_seconds import (
+    reductions_table,
+    stage_rows,
+)
 from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
 from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
     LAYER,
@@ -26,10 +30,6 @@ from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import 
     pattern_of,
 )
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
-    reductions_table,
-    stage_rows,
-)
 from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh, meshes_of
 from shardwright.search.mixed.stages.zero_sharded_lane_costs import (
     PLAIN,

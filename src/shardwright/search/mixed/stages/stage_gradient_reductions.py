@@ -16,15 +16,15 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import Axes
 from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
-    block_counts_of_parts,
-)
-from shardwright.search.mixed.stages.stage_cost_table import StageTable
-from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
+from shardwright.search.mixed.stages.degree_rows_and_gradient_reduction_seconds import (
     reductions_table,
     stage_rows,
     with_full_nodes,
 )
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import (
+    block_counts_of_parts,
+)
+from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed_cluster_certificate import Subspace
 
 GATHER, REDUCE = range(2)

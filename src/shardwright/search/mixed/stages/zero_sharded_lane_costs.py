@@ -29,13 +29,13 @@ from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
 )
 from shardwright.kernel_compilation import allocation_free
 from shardwright.program.training_problem import Problem
-from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import LAYER
-from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
+from shardwright.search.mixed.stages.degree_rows_and_gradient_reduction_seconds import (
     reductions_table,
     stage_rows,
     with_full_nodes,
 )
+from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import LAYER
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh
 
 PLAIN: Final = 1

@@ -1,1 +1,0 @@
-"""Collective algorithms, one file for each: seconds and bytes over a group."""

@@ -1,1 +1,0 @@
-"""Data of the report's views; `api.report` computes it, `report.page.views` renders it."""
