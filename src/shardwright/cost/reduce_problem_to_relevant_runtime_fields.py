@@ -136,7 +136,7 @@ def _block_problem(problem: Same[Problem], block: Same[Block]) -> Problem:
     return _with_fixed_fields(
         Same(with_free_parts_of_blocks(problem.value)),
         _irrelevant_fields(block),
-        narrow=_is_narrow(problem.value),
+        few_bits=_is_narrow(problem.value),
     )
 
 
@@ -148,7 +148,7 @@ def sums_problem(problem: Problem) -> Problem:
     return _with_fixed_fields(
         Same(with_free_parts_of_sums(problem)),
         tuple(BESIDE_SUMS.items()),
-        narrow=_is_narrow(problem),
+        few_bits=_is_narrow(problem),
     )
 
 
@@ -207,11 +207,11 @@ def _irrelevant_fields(block: Same[Block]) -> tuple[tuple[str, object], ...]:
 
 @lru_cache(maxsize=4096)
 def _with_fixed_fields(
-    problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, narrow: bool
+    problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, few_bits: bool
 ) -> Problem:
-    """The problem with given runtime fields fixed at values; equal results are one object."""
+    """The problem with runtime fields fixed (`saves_quantized` too without `few_bits`), cached."""
     values: dict[str, Any] = {name: getattr(problem.value.runtime, name) for name in _FIELDS}
-    values |= dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
+    values |= dict(fields) if few_bits else {**dict(fields), **_OF_NARROW}
     # A runtime is hashed by its name alone, so the name here is a hash of all values.
     runtime = Runtime(**{**values, "name": str(hash(tuple(values.values())))})
     return one_of_equals(replace(problem.value, runtime=runtime))

@@ -56,7 +56,7 @@ def predict_plan(
     simulated = result or simulate_plan(problem, plan)
     step, classes = simulated.step_time_s, simulated.program.classes
     kinds = [_node_group_of(problem, c.devices.first) for c in classes]
-    capacity = [capacity_of_node_group(problem, kind) for kind in kinds]
+    capacity = [usable_bytes_of_node_group(problem, kind) for kind in kinds]
     fullest = max(
         range(len(classes)), key=lambda k: (simulated.memory[k].reserved / capacity[k], -k)
     )
@@ -135,13 +135,13 @@ def _stages(
         return tuple(replace(class_memory, capacity=0) for class_memory in memory)
     names = kind_names(problem.cluster)
     return tuple(
-        replace(class_memory, capacity=capacity_of_node_group(problem, k), kind=names[k])
+        replace(class_memory, capacity=usable_bytes_of_node_group(problem, k), kind=names[k])
         for class_memory, k in zip(memory, kinds, strict=True)
     )
 
 
-def capacity_of_node_group(problem: Problem, group: int) -> int:
-    """Bytes of a group's device as in the cluster: without the user's reserve, with the context."""
+def usable_bytes_of_node_group(problem: Problem, group: int) -> int:
+    """Memory bytes of a group's device: the user's reserve is subtracted, the context is not."""
     return problem.cluster.groups[group].kind.accelerator.memory_bytes
 
 

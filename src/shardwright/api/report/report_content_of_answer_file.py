@@ -101,13 +101,13 @@ def make_report(
 
 def add_what_if(
     report: Report,
-    path: Path,
+    answer_file: Path,
     *,
     prices: Mapping[str, float] | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Add the best plans of changed requests to the report of a file, by searches.
+    """Add best plans of changed requests to the report of a saved plan or simulation.
 
     After Ctrl-C the positions whose search had ended are kept.
 
@@ -121,10 +121,10 @@ def add_what_if(
     """
     if report.kind not in ("plan", "simulation"):
         raise UsageError(
-            f"--what-if is for plans and simulations, and {path.name} is neither",
+            f"--what-if is for plans and simulations, and {answer_file.name} is neither",
             hint="write a plan with `shardwright plan ... -o FILE`",
         )
-    request = read_saved(path).request
+    request = read_saved(answer_file).request
     axes = what_if_axes(request, prices=prices, engine=engine, progress=progress)
     return replace(report, what_if=axes, command=report.what_if_command, what_if_command="")
 

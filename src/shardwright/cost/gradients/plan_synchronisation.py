@@ -136,7 +136,7 @@ def device_sync_table(
                 problem,
                 device,
                 gathered,
-                partial(_gather_seconds, problem, segment.block, turn),
+                partial(_zero3_gather_columns, problem, segment.block, turn),
                 count=segment.count,
             )[0]
         for name, spent in sums.items():
@@ -283,7 +283,7 @@ def _sum_seconds(
     return seconds
 
 
-def _gather_seconds(
+def _zero3_gather_columns(
     problem: Problem,
     block: Block,
     turn: int,
@@ -292,7 +292,7 @@ def _gather_seconds(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """{name: seconds or list tensors} of ZeRO-3's gather of one layer's elements before a pass.
+    """{fetch: seconds, parts: list tensors} of ZeRO-3's gather of one group's layer elements.
 
     Args:
         turn: 0 before its forward, 1 before its backward.

@@ -144,7 +144,9 @@ class StageCosts:
             """Numbers of the device classes that the members of `groups` belong to (cached)."""
             key = tuple(groups)
             if key not in classes_of_groups:
-                classes_of_groups[key] = _classes_in(tuple(groups.values()), keyed_classes)
+                classes_of_groups[key] = _classes_of_moved_groups(
+                    tuple(groups.values()), keyed_classes
+                )
             return classes_of_groups[key]
 
         holders = {}
@@ -182,10 +184,10 @@ class StageCosts:
 
 
 @lru_cache(maxsize=4096)
-def _classes_in(
+def _classes_of_moved_groups(
     groups: tuple[tuple[DeviceList, int], ...], classes: Same[tuple[DeviceClass, ...]]
 ) -> tuple[int, ...]:
-    """Numbers of the device classes that the members of some groups belong to.
+    """Numbers of device classes with members of (device list, offset added to it) groups.
 
     Each group is moved by a number of devices.
     """

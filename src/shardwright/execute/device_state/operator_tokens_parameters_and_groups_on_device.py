@@ -105,7 +105,9 @@ def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | N
             for d in ring
             if len(ring) > 1
         },
-        key_positions=_other_key_positions(site, operator, cell) if cell is not None else (),
+        key_positions=_key_positions_unlike_queries(site, operator, cell)
+        if cell is not None
+        else (),
         routing=_routing(site, operator) if exchanges_tokens else {},
     )
 
@@ -135,8 +137,8 @@ def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indic
     )
 
 
-def _other_key_positions(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
-    """Key positions with earlier slices or gathered (all so far; cross: the memory); else ()."""
+def _key_positions_unlike_queries(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
+    """All key positions, own too, if gathered or after earlier slices; (): as the queries'."""
     cross = operator.attention is not None and operator.attention.cross
     if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)

@@ -163,7 +163,7 @@ class ParameterStore:
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
         """A parameter's box, by run and layer number, in compute format and `parameter`'s order."""
-        stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
+        stored, parameter_origin = self._held_part(run, layer, operator, parameter, box)
         value = (
             stored.value
             if parameter_origin.key in self.in_statistics_format
@@ -189,10 +189,10 @@ class ParameterStore:
             )
         return boxes[box]
 
-    def _stored_part(
+    def _held_part(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> tuple[StoredParameter, ParameterOrigin]:
-        """(stored part that holds a parameter's box, by run and layer number; the owner)."""
+        """(device's value and gradient of a parameter's box, made at first use; the owner)."""
         parameter_origin = origin(self.model, run, layer, operator, parameter)
         return self.part(
             parameter_origin.key, tuple(box[i] for i in parameter_origin.order)
@@ -208,7 +208,7 @@ class ParameterStore:
         gradient: torch.Tensor,
     ) -> None:
         """Add `gradient` to the stored gradient of a parameter's box, by run and layer number."""
-        stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
+        stored, parameter_origin = self._held_part(run, layer, operator, parameter, box)
         gradient_in_order = gradient.permute(parameter_origin.order)
         if stored.gradient is None:
             stored.gradient = (

@@ -22,7 +22,7 @@ from shardwright.execute.device_state.stored_parameter_parts import Source, para
 from shardwright.execute.native.decoder_stage_as_torch_modules import (
     NativeLayer,
     NativeStage,
-    module_path,
+    native_module_path,
 )
 from shardwright.execute.native.device_meshes import (
     GridMeshes,
@@ -90,7 +90,7 @@ def apply_tensor_parallelism(layer: NativeLayer, mesh: DeviceMesh, *, sp: bool) 
     Values between operators stay local tensors.
     """
     plan = {
-        f"{module_path(operator)}.{name}".rstrip("."): style
+        f"{native_module_path(operator)}.{name}".rstrip("."): style
         for operator in layer.operators
         for name, style in _parallel_styles(operator, sp=sp).items()
     }

@@ -293,8 +293,8 @@ def _parameter_names(operator: Operator) -> list[str]:
     ]
 
 
-def module_path(operator: Operator) -> str:
-    """The dotted path of an operator's module in its layer."""
+def native_module_path(operator: Operator) -> str:
+    """Path of an operator's module in `NativeLayer`: ``steps.`` + its name, dots as ``_``."""
     return f"steps.{_module_name(operator)}"
 
 
@@ -346,8 +346,8 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
                     for i in range(len(origin_of_parameter.order))
                 )
                 layout = ModuleLayout(back=dim_order, linear=operator.kind is OperatorKind.LINEAR)
-                keyed[f"{module_path(operator)}.{name}"] = (origin_of_parameter.key, layout)
-                self.get_parameter(f"{module_path(operator)}.{name}").requires_grad_(
+                keyed[f"{native_module_path(operator)}.{name}"] = (origin_of_parameter.key, layout)
+                self.get_parameter(f"{native_module_path(operator)}.{name}").requires_grad_(
                     parameter.trainable
                 )
         self.parameter_keys: ParameterKeys = keyed

@@ -41,7 +41,7 @@ def require_expressible_grid(model: Model, grid: Grid, *, job: TrainingJob) -> N
 
 def violations_of_grid(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violation]:
     """Iterate over the reasons why PyTorch cannot run a grid by itself, the first of each kind."""
-    yield from _grid_violations(grid)
+    yield from _native_grid_violations(grid)
     if model.settings.load_balancing and grid.pp > 1:
         yield Violation(
             rule="native.balance",
@@ -55,8 +55,8 @@ def violations_of_grid(model: Model, grid: Grid, *, job: TrainingJob) -> Iterato
     yield from _uneven_violations(model, grid, job)
 
 
-def _grid_violations(grid: Grid) -> Iterator[Violation]:
-    """Violations by the grid's offload, slices and schedule."""
+def _native_grid_violations(grid: Grid) -> Iterator[Violation]:
+    """Features of a grid that PyTorch's own engine lacks: offload, slices, two-lane orders."""
     if grid.offload:
         yield Violation(
             rule="native.offload",

@@ -258,7 +258,7 @@ def shares_of(place: ParameterPlace, *, first_device: int, length: int) -> list[
 
 
 def _parameter_use(place: ParameterPlace, turn: int, first_device: int) -> ParameterUse:
-    """A parameter's use in the form that `sums_of` takes, stage counted from `first_device`."""
+    """A parameter's use for `sums_of`; its stage starts `offset` devices past `first_device`."""
     offset, cells = place.stage.base - first_device, place.segment.cells
     backward = runs_backward(place.operator, without_gradient(place.segment.block))
     return ParameterUse(

@@ -164,7 +164,7 @@ def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
 
 
 def minimum_received(component: Component) -> int:
-    """Lower bound of the elements that devices of a component must receive in all.
+    """Lower bound of received elements: a copy a lacking device, k - 1 more to sum k parts.
 
     A copy for each device that lacks a piece; a sum of k parts takes k - 1 and a copy for each
     further device.

@@ -38,7 +38,7 @@ def split_neighbours(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def fold_elements(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Distribute a token's elements over `count` neighbours: element e at neighbour e mod `count`.
+    """Store each token as `count` rows: element e in row e mod `count`, zeros at the end.
 
     (samples, positions x count, elements / count, rounded up), zeros after the last element.
 

@@ -54,7 +54,7 @@ class PatchEmbedding:
             StrategyError: as `Linear.forward`.
         """
         (y,), saved = yield from LINEAR.forward(place, inputs, weights)
-        for name, kind in _position_tables(place):
+        for name, kind in _patch_tables_added_here(place):
             positions = index_tensor(place.positions, like=y)
             y = y + (
                 _rows(place, positions, weights[name])
@@ -83,7 +83,7 @@ class PatchEmbedding:
         weight_grads = yield from LINEAR.weight_grad(place, saved, grads, weights)
         summed = require_gradient(grads[0]).sum(0)
         positions = index_tensor(place.positions, like=summed)
-        for name, kind in _position_tables(place):
+        for name, kind in _patch_tables_added_here(place):
             if name in weight_grads and kind == "positions":
                 weight_grads[name] = _table_gradient(place, positions, summed, like=weights[name])
             elif name in weight_grads:
@@ -131,8 +131,8 @@ def _weighted_table_rows(
     yield from zip(rows.unbind(1), weights.unsqueeze(2).unbind(1), strict=True)
 
 
-def _position_tables(place: OperatorShare) -> list[tuple[str, str]]:
-    """(name, "positions" or "class") of tables that this device adds; [] without the first part."""
+def _patch_tables_added_here(place: OperatorShare) -> list[tuple[str, str]]:
+    """(name, kind) of position and class-token tables; [] unless this device has input 0."""
     named = [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters]
     return (
         [(name, kind) for name, kind in named if kind in ("positions", "class")]

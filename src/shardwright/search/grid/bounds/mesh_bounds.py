@@ -142,7 +142,7 @@ def _least_work(
             seconds = _known_seconds(problem, known, kinds, sizes)
         missing = np.flatnonzero(np.isinf(seconds[0]).any(axis=1))
         if len(missing):
-            priced = _priced_seconds(
+            priced = _least_layer_seconds(
                 problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes
             )
             seconds[:, missing] = np.minimum(seconds[:, missing], priced)
@@ -222,10 +222,10 @@ def _known_seconds(
     return least_seconds
 
 
-def _priced_seconds(
+def _least_layer_seconds(
     problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray
 ) -> FloatArray:
-    """(blocks, kinds, sizes) least seconds over all choices of a layer; inf if none is legal."""
+    """(blocks, kinds, sizes) least seconds of a layer over sp, ulysses, gather; inf = illegal."""
     columns: Columns = kinds | {"kind": np.arange(len(kinds["tp"]))}
     for axis in ("sp", "ulysses", "gather"):
         columns = extended(columns, axis, space.of(axis), facts)

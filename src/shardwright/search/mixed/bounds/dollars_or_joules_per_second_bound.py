@@ -92,7 +92,7 @@ def valid_floor(
     ) + prices.replicas * (high if prices.replicas > 0 else low)
     left = pipelines.batch - resource_samples
     rate = max(left / money, 0.0) if money else (None if left > 0 else 0.0)
-    return _make_floor(values.subspace, values.limit_s, prices, money, rate)
+    return _floor_with_plain_prices(values.subspace, values.limit_s, prices, money, rate)
 
 
 def floor_holds(pipelines: PricedPipelines, price_per_second: PricePerSecond, floor: Floor) -> bool:
@@ -223,10 +223,10 @@ def _solved(
     )
 
 
-def _make_floor(
+def _floor_with_plain_prices(
     subspace: Subspace, limit_s: float, prices: Prices, money: float, rate: float | None
 ) -> Floor:
-    """Create a floor from prices as arrays."""
+    """Floor of a subspace: its rate ($/s or W; None = no plan), dual prices as numbers."""
     return Floor(
         frame=subspace,
         limit_s=limit_s,
@@ -240,7 +240,7 @@ def _make_floor(
 
 def _closed_floor(dual: Dual) -> Floor:
     """Floor with rate None for the dual prices' subspace, of which no plan ends by the limit."""
-    return _make_floor(dual.frame, dual.limit_s, prices_of(dual), 0.0, None)
+    return _floor_with_plain_prices(dual.frame, dual.limit_s, prices_of(dual), 0.0, None)
 
 
 def _trivial_floor(subspace: Subspace, limit_s: float, pipelines: PricedPipelines) -> Floor:
@@ -250,4 +250,4 @@ def _trivial_floor(subspace: Subspace, limit_s: float, pipelines: PricedPipeline
         nodes=0.0,
         replicas=float(pipelines.batch),
     )
-    return _make_floor(subspace, limit_s, none, 0.0, 0.0)
+    return _floor_with_plain_prices(subspace, limit_s, none, 0.0, 0.0)
