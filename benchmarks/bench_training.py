@@ -17,7 +17,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     single_device_plan,
 )
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.training.training_loop import step_task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.job.training_job import SequenceLength, TrainingJob

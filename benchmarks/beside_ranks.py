@@ -35,7 +35,7 @@ from shardwright.execute.training.device_training_state import (
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.training.training_loop import step_task
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.execute.transport.torch_distributed_collectives import GLOO

@@ -21,7 +21,7 @@ from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, Join
 from shardwright.search.joint.joint_plan_to_general_plan import joint_plan_text
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from shardwright.strategy.text.grid_notation import print_grid
 
 

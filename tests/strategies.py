@@ -12,10 +12,10 @@ from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State

@@ -20,7 +20,10 @@ from shardwright.report.guide.guide_markdown_page import (
     guide_markdown,
     table,
 )
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Guide, Rule
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
+    Guide,
+    Rule,
+)
 from shardwright.search.search_request import Request
 from shardwright.units import format_percent
 

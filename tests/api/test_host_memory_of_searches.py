@@ -23,7 +23,7 @@ from shardwright.search.grid.members.grid_search_space import supported_option_p
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
 from tests.tiers import in_both, in_proof

@@ -34,7 +34,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     StepResult,
     run_step,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare

@@ -9,8 +9,8 @@ from random import Random
 from shardwright.execute.native.grids_that_torch_can_run import why_not_expressible
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 ORDERS = (

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native import ring_attention
 from shardwright.execute.native.ring_attention import Ring, attend_over_ring
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.model.blocks.dense_operators import core_operator

@@ -26,7 +26,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config

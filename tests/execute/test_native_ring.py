@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.numerics.registry import numerics_of

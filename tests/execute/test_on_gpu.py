@@ -25,10 +25,10 @@ from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
     key_block_gradients,
     merge_key_block,
 )
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
-from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     single_device_plan,

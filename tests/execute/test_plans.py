@@ -15,7 +15,7 @@ from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     single_device_plan,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.freeze_parameters_or_add_lora import trained

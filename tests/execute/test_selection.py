@@ -26,7 +26,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model

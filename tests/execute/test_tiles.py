@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardwright.execute.numerics.attention import attention_by_key_block
 from shardwright.execute.numerics.attention import split_queries_and_keys_into_tiles as score_tiles
 from shardwright.execute.numerics.attention.position_masks import may_see, visibility_mask
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.numerics.registry import numerics_of

@@ -12,10 +12,10 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.jobs import training_job

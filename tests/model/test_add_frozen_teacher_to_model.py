@@ -10,9 +10,9 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.model.tensors_without_gradient import has_backward
-from shardwright.strategy.grid.counts_for_grid_rules import layer_runs, num_layers
 from shardwright.strategy.grid.grid_to_plan import chunk_items
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import layer_runs, num_layers
 
 STUDENT, TEACHER = load_model("llama-3.2-1b"), load_model("llama-3.1-8b")
 BOTH = with_teacher(STUDENT, TEACHER)

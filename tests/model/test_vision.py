@@ -9,7 +9,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.stages.blocks_of_pipeline_chunks import chunk_contents
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")

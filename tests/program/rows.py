@@ -9,7 +9,7 @@ from pathlib import Path
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.schedules.action_order_arrays import KINDS
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import Split, devices_of
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan

@@ -13,8 +13,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.jobs import training_job
 

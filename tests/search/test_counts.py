@@ -22,8 +22,8 @@ from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.search.grid.members.grid_search_space import supported_option_parts
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.expert_mesh import FOLDED, fold, mesh_folds
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.brute import count
 from tests.search.problems import Case, llama_405b, small_case

@@ -28,7 +28,7 @@ from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from tests.search.exact.brute_lanes import draw_lanes, every_member, written
 from tests.search.small_mixed import drawn_mixed, faster, grown, tiered, with_a_faster_link, zoned
 from tests.tiers import in_both, numbers, random_of, seeds

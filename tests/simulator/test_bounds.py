@@ -38,7 +38,7 @@ from shardwright.search.grid.bounds.unequal_group_placement_bounds import member
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid

@@ -22,7 +22,7 @@ from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.program.small import is_legal
 from tests.simulator.test_bounds import SPARSE, around, assert_priced_alike, drawn, is_aligned

@@ -31,7 +31,7 @@ from shardwright.simulator.plan_simulation import (
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import HostMemory, host_lack
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.units import GIB

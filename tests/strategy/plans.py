@@ -13,8 +13,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
-from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import layer_runs
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import Exchange
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from shardwright.errors import ShardwrightError, StrategyError
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, num_layers
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.grid_rule_violations import require_legal, violations
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, largest_chunks
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts, num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.operator_split_tree import devices_of

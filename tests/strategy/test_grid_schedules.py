@@ -17,10 +17,10 @@ from shardwright.schedules.schedule_registry import SCHEDULES as ALL
 from shardwright.schedules.schedule_registry import schedule
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES, WAVE
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import SCHEDULES
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

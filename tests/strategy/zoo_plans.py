@@ -15,7 +15,7 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.plan.lane import Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

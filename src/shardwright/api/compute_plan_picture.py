@@ -21,7 +21,7 @@ from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.simulated_trace import simulated_trace
-from shardwright.strategy.plan.lane import Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 

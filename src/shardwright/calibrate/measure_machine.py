@@ -28,7 +28,7 @@ from shardwright.calibrate.measure_collectives import (
     group_sizes,
     measure_collectives,
 )
-from shardwright.calibrate.measure_in_processes_at_once import measure_simultaneously
+from shardwright.calibrate.measure_kernels_on_all_parts_of_cpu import measure_simultaneously
 from shardwright.calibrate.profiles_from_nccl_tests_and_kineto_traces import fit_groups
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.measured_rates import (

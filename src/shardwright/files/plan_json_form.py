@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.runtime.framework_description import Options
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.pipeline_order import Action, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards

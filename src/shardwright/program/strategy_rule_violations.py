@@ -8,10 +8,10 @@ from typing import Final
 from shardwright.program.training_problem import Problem, under
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.schedules.check_grid_schedule_exists import order_violations
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
 from shardwright.strategy.grid.layers_per_chunk import unlike_chunks
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.runtime_rules import unrunnable
 from shardwright.strategy.plan.pipeline_order import NamedOrder

@@ -14,7 +14,7 @@ from shardwright.hardware.strided_device_list import EMPTY, DeviceList, union
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.identity_cache_keys import Same
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import devices_of
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
 from shardwright.strategy.plan.zero_rule_lookup import last_rule

@@ -33,10 +33,10 @@ from shardwright.simulator.plan_stages_edges_rows_and_device_classes import (
     resolved_plan,
 )
 from shardwright.simulator.prediction import HostMemory, StageMemory
-from shardwright.simulator.stage_family_prices import price_stages
-from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
+from shardwright.simulator.price_device_families_of_stages import price_stages
 from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND

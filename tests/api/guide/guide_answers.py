@@ -12,7 +12,7 @@ from shardwright.api.guide.best_plan_of_request import BestPlan
 from shardwright.api.guide.make_guide import make_guide
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.training_rules_in_order import RULES
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Comparison,
     Rule,
     Verdict,

@@ -26,7 +26,11 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.cli.main import run
 from shardwright.report.guide.guide_screen import guide_line
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Guide, Outcome, Rule
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
+    Guide,
+    Outcome,
+    Rule,
+)
 from shardwright.search.search_request import Request
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

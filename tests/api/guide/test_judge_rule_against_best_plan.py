@@ -9,7 +9,7 @@ import pytest
 from shardwright.api.guide.best_plan_of_request import BestPlan, with_pins
 from shardwright.api.guide.judge_rule_against_best_plan import obeys, outcome_of, verdict_sentence
 from shardwright.api.guide.search_cached_plans import PlanSearches
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Outcome
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Outcome
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid

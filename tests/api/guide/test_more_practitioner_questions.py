@@ -14,7 +14,10 @@ import pytest
 
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.guide.serving_request_facts_and_simulations import ServingFacts, serving_facts
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import BreakEven, Outcome
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
+    BreakEven,
+    Outcome,
+)
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from tests.api.guide.guide_answers import (
     AS_GOOD,

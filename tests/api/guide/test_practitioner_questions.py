@@ -10,7 +10,7 @@ import pytest
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.serving_request_facts_and_simulations import serving_facts
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Outcome,
 )
 from shardwright.search.search_request import Request

@@ -23,10 +23,10 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.grid_to_plan import chunk_items, grid_placements, grid_shards
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep, Stage

@@ -20,8 +20,8 @@ from shardwright.errors import StrategyError
 from shardwright.frameworks.megatron_bridge.write import FUNCTION, MODULE
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.megatron.test_write import MODELS, drawn

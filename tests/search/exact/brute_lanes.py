@@ -28,7 +28,7 @@ from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Stage

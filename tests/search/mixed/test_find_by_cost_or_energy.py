@@ -41,7 +41,7 @@ from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import step_spending
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from tests.search.mixed.test_find_fastest import every_plan, part_of, tiny
 from tests.tiers import cases, chosen, in_both, many
 

@@ -23,7 +23,7 @@ from shardwright.search.orders.find_order_tables_by_stage_times import (
     find_shared_action_rows,
 )
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Stage

@@ -15,7 +15,10 @@ from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     PlanToExport,
     Shortfall,
 )
-from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
+from shardwright.frameworks.export.launchers.launcher_type_and_shared_helpers import (
+    Launcher,
+    PlacedExport,
+)
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.parse_host_file import HostEntry
 from shardwright.frameworks.export.place_ranks_and_write_rank_map import (

@@ -7,7 +7,7 @@ from math import inf
 
 from shardwright.api.request_to_command import command_text
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import GuidePlan
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import GuidePlan
 from shardwright.search.search_request import Choices, Request
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -9,7 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Formula, Symbol
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
+    Formula,
+    Symbol,
+)
 
 _OPERATORS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,

@@ -8,7 +8,7 @@ from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
 from shardwright.api.guide.guide_rule_and_advice_classes import BreakEvenQuestion
 from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     BreakEven,
     BreakEvenSide,
     GuidePlan,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Formula
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
 from shardwright.search.search_request import Choices, Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 

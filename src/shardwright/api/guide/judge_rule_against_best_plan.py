@@ -11,7 +11,7 @@ from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan, 
 from shardwright.api.guide.find_value_where_best_plan_changes import find_break_even
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Comparison,
     GuidePlan,
     Outcome,

@@ -20,7 +20,7 @@ from shardwright.api.searches import grid_search
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     GUIDE_SCHEMA,
     GUIDE_VERSION,
     Guide,

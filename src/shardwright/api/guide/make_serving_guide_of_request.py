@@ -23,7 +23,7 @@ from shardwright.api.guide.serving_rule_and_advice_classes import (
 from shardwright.api.guide.serving_rules_in_order import SERVING_RULES
 from shardwright.errors import UsageError
 from shardwright.progress_callback import Progress
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     BreakEven,
     Comparison,
     Guide,

@@ -11,7 +11,7 @@ from shardwright.api.simulate_deployment import serve_simulate, serving_problem
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import GuidePlan
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import GuidePlan
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 from shardwright.serving.step_times.build_step_table import MULTIPLIES_IN

@@ -9,7 +9,7 @@ from shardwright.api.guide.serving_request_facts_and_simulations import (
     SimulatedDeployment,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Formula
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

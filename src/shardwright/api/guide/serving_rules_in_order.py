@@ -16,7 +16,7 @@ from shardwright.api.guide.serving_rules import (
     tensor_or_data_parallel_attention as tensor_or_data_attention,
 )
 from shardwright.api.guide.serving_rules import (
-    tensor_or_pipeline_by_message_seconds as tensor_or_pipeline,
+    tensor_or_pipeline_by_link_speed as tensor_or_pipeline,
 )
 
 SERVING_RULES: Final[tuple[ServingRule, ...]] = (

@@ -23,7 +23,7 @@ from shardwright.api.guide.rules import (
 from shardwright.api.guide.rules import do_model_states_fit_under_data_parallelism as does_it_fit
 from shardwright.api.guide.rules import expert_tensor_pipeline_degrees_of_moe as expert_degrees
 from shardwright.api.guide.rules import keep_degrees_on_twice_the_devices as twice_the_devices
-from shardwright.api.guide.rules import largest_microbatch_that_fits as microbatch_size
+from shardwright.api.guide.rules import microbatch_large_or_small_with_pipeline as microbatch_size
 from shardwright.api.guide.rules import offload_or_recompute_by_host_link as recompute_or_offload
 from shardwright.api.guide.rules import pipeline_or_not_by_bubble as pipeline_bubble
 from shardwright.api.guide.rules import power_of_two_devices_per_domain as domain_divisors

@@ -22,7 +22,7 @@ from shardwright.program.strategy_rule_violations import grid_violations
 from shardwright.search.advice_answer import Change
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 LEAST_GAIN: Final = 0.01

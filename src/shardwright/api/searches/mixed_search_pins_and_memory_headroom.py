@@ -11,7 +11,7 @@ from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
 from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 NAME = "mixed"
 """Name of a mixed plan in its notation."""

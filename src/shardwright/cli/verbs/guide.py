@@ -21,7 +21,7 @@ from shardwright.report.guide.agent_skill_file import agent_skill
 from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.guide.guide_markdown_page import guide_markdown
 from shardwright.report.guide.guide_screen import guide_line, render_guide
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Guide
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Guide
 
 SKILL_FILE: Final = "SKILL.md"
 WRITERS: Final[dict[str, Callable[[Guide], str]]] = {

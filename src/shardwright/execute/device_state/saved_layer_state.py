@@ -22,7 +22,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     SavedTensors,
     Values,
 )
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     shape_placeholder,
 )
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -39,7 +39,7 @@ from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block im
     is_expert_choice,
 )
 from shardwright.execute.numerics.base.operator_protocol import Gradients
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     shape_placeholder,
 )
 from shardwright.execute.numerics.images.check_image_placeholder_tokens import (

@@ -16,7 +16,7 @@ from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block im
     is_stand_in,
 )
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.numerics.images.insert_image_tokens import image_token_numbers

@@ -13,7 +13,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.stages.stage_messages import StageEdge
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 
 Batch = Mapping[str, torch.Tensor]
 """By sequence: token ids (samples, positions), or features (samples, positions, width); ``labels``:

@@ -42,7 +42,7 @@ from shardwright.model.tensors_without_gradient import (
     without_gradient,
 )
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

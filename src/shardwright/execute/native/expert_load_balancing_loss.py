@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from shardwright.execute.native.decoder_stage_as_torch_modules import NativeStage
 from shardwright.execute.native.expert_modules import NativeRouter
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
 )
 from shardwright.execute.numerics.experts.load_balancing_loss import (

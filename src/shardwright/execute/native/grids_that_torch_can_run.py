@@ -12,8 +12,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_to_plan import expert_shard
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.rule_violations import Violation
 

@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.device_meshes import mesh_dim
 from shardwright.execute.native.ring_attention import Ring
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -38,9 +38,9 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import require_legal
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan

@@ -15,7 +15,7 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
     split_heads,
 )
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
 )
 from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare

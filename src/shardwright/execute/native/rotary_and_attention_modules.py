@@ -20,7 +20,7 @@ from shardwright.execute.native.ring_attention import Ring, attend_over_ring
 from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
 from shardwright.execute.numerics.attention.attention_operator import temperature_factors
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.numerics.positions.rotary_angles import (

@@ -15,7 +15,7 @@ from shardwright.program.orders.deadlock_check import action_violations
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Item, Stage

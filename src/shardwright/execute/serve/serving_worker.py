@@ -24,7 +24,7 @@ from shardwright.execute.serve.device_kv_cache import DeviceCache
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.padded_iteration_rows import IterationRows
 from shardwright.execute.serve.served_text_decoder import require_served
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_forward
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass

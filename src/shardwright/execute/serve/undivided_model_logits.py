@@ -24,7 +24,7 @@ from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
     single_device_plan,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_forward
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare

@@ -20,7 +20,7 @@ from shardwright.execute.device_state.sum_each_parameter_gradient_over_devices i
 )
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.interpreter.run_device_actions_of_step import DeviceOutcome, device_task
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.training.unsupported_router_settings import require_trainable
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Task
@@ -29,7 +29,7 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Item, Placement, Selector, Stage

@@ -39,7 +39,7 @@ from shardwright.execute.training.adamw_optimizer import (
     moments,
     require_adamw,
 )
-from shardwright.execute.training.prepare_plan_step_for_all_devices import prepare_step
+from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.training.unsupported_router_settings import (
     require_biases,
     require_trainable,

@@ -9,7 +9,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
-from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import layer_runs
 
 
 @dataclass(frozen=True, slots=True)

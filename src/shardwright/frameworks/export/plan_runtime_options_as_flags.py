@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from shardwright.frameworks.export.export_plan_shortfall_and_file_types import PlanToExport
 from shardwright.runtime.option_vocabulary import OF_EXPERTS
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 
 def option_values(export: PlanToExport, *frameworks: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ from shardwright.runtime.parse_launch_arguments import (
 )
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts, has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 WHOLE_LAYERS: Final = (("recompute_layers", ("0",)),)

@@ -10,7 +10,7 @@ from shardwright.frameworks.export.match_target_model_by_blocks import published
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts, num_layers
 
 TRANSFORMERS: Final[Mapping[str, str]] = MappingProxyType(
     {

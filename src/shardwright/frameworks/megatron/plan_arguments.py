@@ -28,7 +28,7 @@ from shardwright.frameworks.megatron.write_model_arguments import (
 from shardwright.frameworks.settings.setting_table import grid_values, written_settings
 from shardwright.runtime.parallelism_recompute_precision_from_megatron_arguments import MODULES
 from shardwright.strategy.grid.axis_coordinates_of_every_device import same_ranks
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 MAPPED: Final = "use-tp-pp-dp-mapping"

@@ -60,7 +60,11 @@ from shardwright.runtime.parallelism_recompute_precision_from_megatron_arguments
 from shardwright.runtime.parse_launch_arguments import OFF, Arguments, options_from_arguments
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts, num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import (
+    grid_facts,
+    has_experts,
+    num_layers,
+)
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 MEGATRON_NAME: Final = "megatron"

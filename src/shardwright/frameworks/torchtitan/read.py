@@ -30,8 +30,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv
 from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 

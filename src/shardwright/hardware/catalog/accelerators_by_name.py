@@ -10,7 +10,7 @@ from typing import Final
 from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.non_nvidia_accelerators import AMD, GOOGLE, OTHERS
-from shardwright.hardware.catalog.nvidia_datacenter_gpus import NVIDIA
+from shardwright.hardware.catalog.nvidia_hbm_gpus_from_ampere_on import NVIDIA
 from shardwright.hardware.catalog.nvidia_volta_turing_and_gddr_gpus import NVIDIA_SMALL
 
 ACCELERATORS: Final[tuple[Accelerator, ...]] = NVIDIA + NVIDIA_SMALL + AMD + GOOGLE + OTHERS

@@ -10,8 +10,8 @@ from functools import lru_cache
 from itertools import groupby
 
 from shardwright.model.ir.model_graph import Model, Run
-from shardwright.strategy.grid.counts_for_grid_rules import layer_runs, num_layers
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import layer_runs, num_layers
 
 Content = tuple[tuple[int, int], ...]
 """A chunk's blocks in order: (index into the model's blocks, count)."""

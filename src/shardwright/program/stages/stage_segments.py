@@ -19,7 +19,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     leaves,
     stage_cells,
 )
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import num_leaves
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Keep, Placement, Stage

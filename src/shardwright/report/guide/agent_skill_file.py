@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.report.guide.guide_screen import plan_text, value_text
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Guide
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Guide
 
 HEADER: Final = """---
 name: parallelism-plan

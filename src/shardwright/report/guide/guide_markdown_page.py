@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from shardwright.report.guide.guide_screen import loss_text, plan_text, value_text
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Guide, Rule
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
+    Guide,
+    Rule,
+)
 
 
 def guide_markdown(guide: Guide, *, level: int = 1) -> str:

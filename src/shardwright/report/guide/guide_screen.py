@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Comparison,
     Formula,
     Guide,

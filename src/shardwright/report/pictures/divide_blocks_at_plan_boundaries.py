@@ -9,7 +9,7 @@ from itertools import pairwise
 from shardwright.errors import StrategyError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Placement, Stage
 from shardwright.strategy.verify.block_coverage import BlockPiece, stage_pieces

@@ -28,7 +28,7 @@ from shardwright.report.pictures.divide_blocks_at_plan_boundaries import ColumnB
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures
 from shardwright.report.pictures.split_tree_nodes_and_text_lines import TreeNode, split_tree
 from shardwright.report.pictures.step_picture_content import StepPicture
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Placement, Stage
 from shardwright.strategy.text.replace_unprintable_characters import MAX_STRATEGY, printable

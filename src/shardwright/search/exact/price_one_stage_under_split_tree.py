@@ -36,7 +36,7 @@ from shardwright.search.exact.build_1f1b_rows_by_microbatches_in_flight import o
 from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks, stage_of_blocks
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, Shards

@@ -26,8 +26,8 @@ from shardwright.search.grid.members.standard_and_exhaustive_space import (
     standard_space,
 )
 from shardwright.simulator.plan_simulation import footprint_of_grid
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 DOUBLINGS: Final = 10

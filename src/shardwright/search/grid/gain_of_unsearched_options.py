@@ -13,7 +13,7 @@ from shardwright.search.grid.members.default_runtime_and_recompute_options impor
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.neighbour_strategies import option_changes, simulated_change
 from shardwright.search.search_answer import OptionChange, Unsearched
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 

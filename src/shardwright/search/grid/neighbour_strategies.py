@@ -14,8 +14,8 @@ from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabu
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.plan.plan import Plan
 

@@ -24,8 +24,8 @@ from shardwright.search.grid.search_meshes_for_fixed_options import PartSearch
 from shardwright.search.search_request import SEARCH_MEMORY
 from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

@@ -23,8 +23,8 @@ from shardwright.search.grid.search_by_mesh_result import Searched
 from shardwright.search.grid.search_overlapped_and_two_lane_schedules import search_paired
 from shardwright.search.search_time_limit import Limit, progress_text
 from shardwright.search.universal_time_bound import universal_bound
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most

@@ -5,7 +5,6 @@ from __future__ import annotations
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table_to_plan_entries_and_time_slots import row_entries
 from shardwright.search.joint.joint_plan_and_step_costs import ChunkChoice, JointPlan
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_to_plan import (
     FULL,
     MAIN,
@@ -13,7 +12,8 @@ from shardwright.strategy.grid.grid_to_plan import (
     grid_placements,
     grid_shards,
 )
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep, Stage

@@ -11,7 +11,7 @@ from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.stages.blocks_of_pipeline_chunks import Content, run_lengths
-from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import layer_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -101,7 +101,7 @@ def bound_pipeline(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool)
     Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
     and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank
     on, at least. For one chunk a rank at most p - k microbatches are in flight: P + trips one after
-    another (`cost.step.pipeline_round_trip_bound`) + update.
+    another (`cost.step.stage_span_bound_by_microbatches_in_flight`) + update.
 
     Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I
     + W) + update; P (1 + b) + m (F + I) + update, b = least (I + send) / (F + send); and way + (m -

@@ -16,7 +16,7 @@ from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_cost_table import MICROBATCHES, why_no_pipelines
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.mixed.stages.zero_sharded_lane_costs import PLAIN, zero_stages
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 TOLERANCE = 0.03
 """Default relative gap between the plan and its lower bound at which the search stops."""

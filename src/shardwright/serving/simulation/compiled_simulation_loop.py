@@ -9,7 +9,6 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.kernel_compilation import allocation_free, by_reference, compiling, inner
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.serving.policy.answer_tokens_of_iteration import tokens_given
 from shardwright.serving.policy.decoding_requests_kept_as_counts import (
     COUNTED,
     SLOT_CONTEXT,
@@ -25,6 +24,7 @@ from shardwright.serving.policy.plan_iteration_from_decoding_counts import (
     pop_ended_members,
 )
 from shardwright.serving.policy.policy_interface import arrive, give_tokens, never_fits, remove_done
+from shardwright.serving.policy.request_tokens_with_accepted_drafts import tokens_given
 from shardwright.serving.policy.scheduler_state import (
     AHEAD,
     DONE,

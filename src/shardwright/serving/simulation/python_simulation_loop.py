@@ -11,7 +11,6 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.errors import InfeasibleError
-from shardwright.serving.policy.answer_tokens_of_iteration import tokens_given
 from shardwright.serving.policy.policy_interface import (
     arrive,
     give_tokens,
@@ -19,6 +18,7 @@ from shardwright.serving.policy.policy_interface import (
     plan_iteration,
     remove_done,
 )
+from shardwright.serving.policy.request_tokens_with_accepted_drafts import tokens_given
 from shardwright.serving.policy.scheduler_state import (
     CACHED,
     DONE,

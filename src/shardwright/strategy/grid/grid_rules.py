@@ -47,7 +47,7 @@ class GridFacts:
         fills_pipeline, ties_experts, equal_stages, equal_between: fields of `Runtime`.
         lone_stages: (ZeRO stage, equivalent stage) of the stages that have an effect where one
             device holds all parameters, because some states are kept in host memory
-            (`counts_for_grid_rules.lone_stages`).
+            (`model_and_batch_sizes_for_grid_rules.lone_stages`).
     """
 
     devices: int

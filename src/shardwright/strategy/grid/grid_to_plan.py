@@ -13,12 +13,12 @@ from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, layer_runs
 from shardwright.strategy.grid.expert_mesh import MeshPiece, dense_axes, fold
 from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts, layer_runs
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State

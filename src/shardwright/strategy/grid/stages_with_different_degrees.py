@@ -9,7 +9,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.plan_to_grid import grid_of_stage
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 
 

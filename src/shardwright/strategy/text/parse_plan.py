@@ -14,7 +14,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.operator_split_tree import Exchange
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State

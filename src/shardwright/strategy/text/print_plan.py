@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from shardwright.errors import StrategyError
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.plan_to_grid import grid_of
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.pipeline_order import Action, Entry, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit
 from shardwright.strategy.plan.stage_splits_and_policies import (

@@ -9,8 +9,8 @@ from shardwright.errors import nearest
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import Operator
-from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import layer_runs
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.stage_splits_and_policies import Item
 from shardwright.strategy.rule_violations import Violation
 

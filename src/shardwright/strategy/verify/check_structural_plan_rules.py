@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_part_sizes import proportional_parts
 from shardwright.strategy.plan.split_tree_span_and_overlap import depth

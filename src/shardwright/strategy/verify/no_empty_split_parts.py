@@ -8,7 +8,7 @@ from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.split_part_sizes import empty_dims, proportional_parts
 from shardwright.strategy.plan.stage_splits_and_policies import Stage

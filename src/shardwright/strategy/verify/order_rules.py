@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from shardwright.errors import nearest
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.operator_split_tree import devices_of, num_leaves
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table, actions_of
 from shardwright.strategy.plan.plan import Plan

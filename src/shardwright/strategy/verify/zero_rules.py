@@ -8,7 +8,7 @@ from itertools import pairwise
 from shardwright.errors import nearest
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.plan import ALL, Plan, Shards
 from shardwright.strategy.plan.zero_rule_lookup import last_rule
 from shardwright.strategy.rule_violations import Violation

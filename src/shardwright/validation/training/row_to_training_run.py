@@ -25,8 +25,8 @@ from shardwright.program.strategy_rule_violations import runtime_violations
 from shardwright.runtime.framework_name_matching import nearest_runtime_name
 from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIB, TERA
 from shardwright.validation.tables.apply_facts_to_row import (

@@ -13,7 +13,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     powers_of_two,
 )
 from shardwright.api.guide.rules.plan_properties import splits_model
-from shardwright.report.page.view_data_types.guide_rules_and_verdicts import Formula
+from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
 
 
 def advise(facts: RequestFacts) -> Advice:

@@ -9,7 +9,7 @@ from shardwright.report.page.view_data_types.notebook_card_of_general_plan impor
     PlanCard,
     PlanLaneRow,
 )
-from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.print_plan import print_plan

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare

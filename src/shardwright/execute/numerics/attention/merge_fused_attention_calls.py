@@ -8,7 +8,7 @@ import torch
 
 from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import KernelCall
 from shardwright.execute.numerics.attention.fused_torch_kernels import FusedAttentionKernel, Heads
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
 )
 

@@ -23,7 +23,7 @@ from shardwright.execute.numerics.base.operator_with_autograd_backward import (
     autograd_gradients,
     detached_leaf,
 )
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     index_tensor,
 )

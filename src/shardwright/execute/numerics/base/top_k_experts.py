@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
 )
 from shardwright.model.ir.numerical_constants import Settings

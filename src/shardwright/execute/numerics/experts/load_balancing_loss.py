@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
 )
 from shardwright.execute.numerics.base.top_k_experts import stable_top_k

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from shardwright.execute.numerics.base.operator_collectives import exchange_tensors
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.transport.communication_requests import Task

@@ -13,7 +13,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     WithoutParameters,
 )
 from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     input_gradients,
     require_gradient,
 )

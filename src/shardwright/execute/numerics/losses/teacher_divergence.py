@@ -12,7 +12,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     require_gradient,
     with_last_dim,

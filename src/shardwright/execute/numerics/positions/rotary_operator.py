@@ -16,7 +16,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
-from shardwright.execute.numerics.base.placeholder_index_and_input_gradient_tensors import (
+from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
     input_gradients,
     keep_extents,

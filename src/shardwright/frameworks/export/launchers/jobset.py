@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shardwright.frameworks.export.export_plan_shortfall_and_file_types import ExportFile, title
 from shardwright.frameworks.export.launchers import shared_kubernetes_pod_parts as pods
-from shardwright.frameworks.export.launchers.launcher import (
+from shardwright.frameworks.export.launchers.launcher_type_and_shared_helpers import (
     Launcher,
     PlacedExport,
     job_name,

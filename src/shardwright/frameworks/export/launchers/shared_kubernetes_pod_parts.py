@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from shardwright.frameworks.export.launchers.launcher import (
+from shardwright.frameworks.export.launchers.launcher_type_and_shared_helpers import (
     PlacedExport,
     accelerator_names,
     dns_label,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.frameworks.export.export_plan_shortfall_and_file_types import ExportFile, title
-from shardwright.frameworks.export.launchers.launcher import (
+from shardwright.frameworks.export.launchers.launcher_type_and_shared_helpers import (
     Launcher,
     PlacedExport,
     accelerator_names,

@@ -18,7 +18,7 @@ from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     one_line,
     title,
 )
-from shardwright.frameworks.export.launchers.launcher import (
+from shardwright.frameworks.export.launchers.launcher_type_and_shared_helpers import (
     Launcher,
     PlacedExport,
     job_name,

@@ -31,7 +31,7 @@ from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.enumerate_members import Members
 from shardwright.search.grid.members.extend_and_filter_axis_value_columns import distinct
 from shardwright.search.grid.members.zero_and_recompute_choices import legal_shards
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,8 @@ from shardwright.search.grid.members.extend_and_filter_axis_value_columns import
     ring_gather,
 )
 from shardwright.search.grid.members.grid_search_space import Space, Value
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 _PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
 _LOOKED: Final = 8

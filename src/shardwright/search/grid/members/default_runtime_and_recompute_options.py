@@ -15,7 +15,7 @@ from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 
 LADDER: Final[tuple[str, ...]] = (
     "recompute_norms",

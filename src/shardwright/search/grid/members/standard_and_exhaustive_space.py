@@ -12,8 +12,8 @@ from shardwright.search.grid.members.default_runtime_and_recompute_options impor
     module_ladder,
 )
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:

@@ -20,9 +20,9 @@ from shardwright.search.grid.members.extend_and_filter_axis_value_columns import
     distinct as distinct_rows,
 )
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.grid_rule_violations import legal_rows
 from shardwright.strategy.grid.grid_rules import MAX_STAGE, GridFacts, LoneStages
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 
 RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 

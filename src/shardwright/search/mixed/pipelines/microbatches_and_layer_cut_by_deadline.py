@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.pipeline_round_trip_bound import round_trips
+from shardwright.cost.step.stage_span_bound_by_microbatches_in_flight import round_trips
 from shardwright.kernel_compilation import compiled, inner
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import Terms

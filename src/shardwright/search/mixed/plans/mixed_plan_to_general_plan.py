@@ -23,10 +23,10 @@ from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import grid_of
 from shardwright.search.mixed_cluster_certificate import Subspace
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_to_plan import FULL, chunk_items, grid_placements, grid_shards
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep, Stage

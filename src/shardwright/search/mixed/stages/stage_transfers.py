@@ -16,9 +16,9 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh, grid_of
-from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
-from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
+from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Stage

@@ -8,8 +8,8 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts
 from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts, has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import rank_end_picoseconds
-from shardwright.cost.step.pipeline_round_trip_bound import round_trips
+from shardwright.cost.step.stage_span_bound_by_microbatches_in_flight import round_trips
 from shardwright.kernel_compilation import python_form
 from shardwright.schedules.schedule_registry import schedule_table
 from tests.tiers import in_both, many, random_of

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.serving_request_facts_and_simulations import ServingFacts
 from shardwright.api.guide.serving_rule_and_advice_classes import ServingAdvice, ServingRule
-from shardwright.strategy.grid.counts_for_grid_rules import num_layers
+from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import num_layers
 
 FAST_LINK: Final = 100e9
 """Bytes/s of a device inside the domain from which its link is no PCIe."""
