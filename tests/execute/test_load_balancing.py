@@ -67,7 +67,7 @@ def balanced(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**config, **own}
 
 
-@pytest.mark.parametrize("architecture", cases(sorted(TRIED), 9))
+@pytest.mark.parametrize("architecture", cases(sorted(TRIED), 6))
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architecture: str) -> None:
     """Of every class with experts: those that add the loss, and those that do not."""
     published = made(balanced(TRIED[architecture])).train()
@@ -203,19 +203,17 @@ def steps(model: Model, plan: Plan) -> tuple[StepResult, StepResult]:
 
 
 QUICK = (
-    "dp, many microbatches",
     "tp and sequence",
     "cp",
     "ep and tp",
     "pp, recomputed",
     "pp, halves of backward",
-    "pp, interleaved",
-    "a found order",
     "two lanes",
     "slices, one of a token",
     "routers in the first stage alone",
 )
-"""Plans that `make test` tries: of each way to divide the tokens of a step, and of each order."""
+"""Plans that `make test` tries: of each way to divide the tokens of a step, and orders that
+run layers otherwise than once forward and once backward, or in two lanes."""
 
 
 @pytest.mark.parametrize("name", chosen(PLANS, QUICK))
