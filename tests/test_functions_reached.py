@@ -69,25 +69,33 @@ def used(module: str, node: ast.AST, known: dict[str, Name]) -> set[Name]:
     return found
 
 
+@cache
+def statements(module: str, tree: ast.Module) -> list[tuple[list[str], set[Name]]]:
+    """What each statement of a module but its imports defines and names."""
+    known = imported(module)
+    return [
+        (defined(node), used(module, node, known))
+        for node in tree.body
+        if not isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+
+
 def unused() -> set[Name]:
     """Definitions that nothing reaches from modules' own statements, the command line or the public
     names."""
     uses: dict[Name, set[Name]] = {}
     reached: set[Name] = {("shardwright.__main__", "main")}
     for module, tree in trees().items():
-        known = imported(module)
         if module == "shardwright":
-            reached |= set(known.values())
-        for node in tree.body:
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                found = used(module, node, known)
-                for name in defined(node):
-                    uses.setdefault((module, name), set()).update(found)
-                    for target in registered(module).get(name, ()):
-                        where, _, attribute = target.partition(":")
-                        uses[module, name].add((where, attribute))
-                if not defined(node):
-                    reached |= found
+            reached |= set(imported(module).values())
+        for names, found in statements(module, tree):
+            for name in names:
+                uses.setdefault((module, name), set()).update(found)
+                for target in registered(module).get(name, ()):
+                    where, _, attribute = target.partition(":")
+                    uses[module, name].add((where, attribute))
+            if not names:
+                reached |= found
     waiting = list(reached)
     while waiting:
         fresh = uses.get(waiting.pop(), set()) - reached

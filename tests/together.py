@@ -70,6 +70,7 @@ SOURCES = (
     "test_kernel_compilation.py",
     "test_functions_reached.py",
     "test_names.py",
+    "test_public_face.py",
     "test_reached.py",
 )
 """Files that read the package's sources (tests/sources.py)."""

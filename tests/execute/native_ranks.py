@@ -525,6 +525,7 @@ for _name, _whole in (
 CASES |= DIVIDED
 COVERED = {
     "tp4",
+    "tp4, turned in part",
     "tp4 and sequence",
     "gpipe",
     "learned positions, tied, under tp",
@@ -581,9 +582,7 @@ WATCHED = (
     else {
         "tp2, sequence and zero-3",
         "zb-v",
-        "interleaved",
         "experts on ep2 under zero-3",
-        "keys gathered beside heads traded, in windows",
         "keys passed round over cp2 under 1f1b",
     }
 )

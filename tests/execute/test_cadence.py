@@ -56,7 +56,6 @@ FEW = {
     "sums only",
     "shared by lanes",
     "experts",
-    "hybrid lanes",
 }
 """What is tested of each: who gathers, who sums, within a lane and over lanes."""
 

@@ -116,6 +116,7 @@ experts in trees of their own."""
 
 COVERED = {
     "adapters",
+    "hybrid",
     "no embedding",
     "two ranks",
     "made again",
@@ -301,7 +302,7 @@ def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None
         assert sum(found) == wanted > 0
 
 
-@pytest.mark.parametrize("onto", ["replicas", "base alone"])
+@pytest.mark.parametrize("onto", ["base alone", pytest.param("replicas", marks=pytest.mark.proof)])
 def test_a_checkpoint_has_what_is_trained_and_any_plan_resumes_it(
     tmp_path: Path, onto: str
 ) -> None:

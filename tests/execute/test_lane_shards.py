@@ -32,12 +32,12 @@ from shardwright.program.zero_sharding import shard_rules
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small, alone_reports, run_here
 from tests.execute.trained import train
-from tests.tiers import chosen
+from tests.tiers import chosen, many
 
 NAMES = tuple(
     name for name, small in PLANS.items() if any(rule.lanes for rule in small.plan.shards)
 )
-STEPS = 3
+STEPS = many(2, 3)
 
 
 @lru_cache
@@ -51,10 +51,10 @@ def test_some_plans_have_lanes_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.proof] if i % 2 else [])
-        for i, name in enumerate(NAMES)
-    ],
+    chosen(
+        NAMES,
+        ("a lane shards gradients", "a lane shards beside a pipeline", "lanes of experts shard"),
+    ),
 )
 def test_steps_are_those_of_one_device(name: str) -> None:
     small = PLANS[name]

@@ -45,7 +45,7 @@ from tests.execute.published_gradients import gradient_differences, published_lo
 from tests.execute.small_plans import FOUND
 from tests.execute.trained import train
 from tests.strategy.zoo_models import sparse
-from tests.tiers import cases, chosen
+from tests.tiers import cases, chosen, in_proof
 
 COEFFICIENT = 0.7
 LENGTH = 8
@@ -67,7 +67,7 @@ def balanced(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**config, **own}
 
 
-@pytest.mark.parametrize("architecture", cases(sorted(TRIED), 9))
+@pytest.mark.parametrize("architecture", cases(sorted(TRIED), 6))
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architecture: str) -> None:
     """Of every class with experts: those that add the loss, and those that do not."""
     published = made(balanced(TRIED[architecture])).train()
@@ -110,6 +110,13 @@ def test_every_class_with_the_loss_is_known() -> None:
 def small(layers: int = 2, coefficient: float = COEFFICIENT) -> Model:
     config = {**MIXTRAL, "num_hidden_layers": layers, "num_local_experts": 4}
     return model_from_config(balanced(config, router_aux_loss_coef=coefficient), name="small")
+
+
+@lru_cache(maxsize=2)
+def plain(layers: int) -> Model:
+    """The same without the loss."""
+    model = small(layers)
+    return replace(model, settings=replace(model.settings, load_balancing=0.0))
 
 
 HEAD = "plan small devices 4\n"
@@ -203,19 +210,17 @@ def steps(model: Model, plan: Plan) -> tuple[StepResult, StepResult]:
 
 
 QUICK = (
-    "dp, many microbatches",
     "tp and sequence",
     "cp",
     "ep and tp",
     "pp, recomputed",
     "pp, halves of backward",
-    "pp, interleaved",
-    "a found order",
     "two lanes",
     "slices, one of a token",
     "routers in the first stage alone",
 )
-"""Plans that `make test` tries: of each way to divide the tokens of a step, and of each order."""
+"""Plans that `make test` tries: of each way to divide the tokens of a step, and orders that
+run layers otherwise than once forward and once backward, or in two lanes."""
 
 
 @pytest.mark.parametrize("name", chosen(PLANS, QUICK))
@@ -226,7 +231,8 @@ def test_a_plan_has_the_loss_of_the_unsplit_model_with_its_microbatches(name: st
     parts, whole = steps(model, plan)
     assert float(parts.loss) == pytest.approx(float(whole.loss), abs=1e-12)
     assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-10
-    without = step(replace(model, settings=replace(model.settings, load_balancing=0.0)), plan)
+    microbatches = sum(lane.microbatches for lane in plan.lanes)
+    without = step(plain(layers), plan) if in_proof() else unsplit_step(plain(layers), microbatches)
     assert float(parts.loss) > float(without.loss) + COEFFICIENT
     # The loss of one microbatch is another one: it is no sum over tokens.
     if sum(lane.microbatches for lane in plan.lanes) > 1:

@@ -125,7 +125,7 @@ def test_elements_of_a_token_lie_over_its_patches() -> None:
     ("tower", "text"),
     list(product(TOWER, TEXT))
     if in_proof()
-    else [(TOWER[number], TEXT[number % 4]) for number in (0, 3, 5, 6)],
+    else [(TOWER[number], TEXT[number % 4]) for number in (0, 3, 6)],
 )
 def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     tower: str, text: str
@@ -165,7 +165,7 @@ def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
             "lora:r4:attn,mlp",
             "frozen:embed",
         ],
-        2,
+        1,
     ),
 )
 def test_a_merging_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
@@ -227,7 +227,7 @@ def joined_norm(model: Model) -> Model:
     return replace(model, blocks=blocks)
 
 
-@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 1))
 def test_a_norm_over_all_patches_of_a_token(tower: str) -> None:
     model = joined_norm(small_kimi())
     found = prove_plan(
@@ -292,7 +292,7 @@ def test_a_norm_of_merged_tokens(tower: str) -> None:
     assert found.equal, (found.loss_difference, found.worst)
 
 
-@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 1))
 def test_a_text_as_wide_as_no_multiple_of_the_patches_of_a_token(tower: str) -> None:
     model = small_kimi(hidden=66)
     assert next(b for b in model.blocks if b.name == "projector").output_width == 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
+from math import nan, prod
 from statistics import fmean
 from typing import Any
 
@@ -47,6 +47,10 @@ HALF = 0.03
 """Of losses and norms that were computed in bfloat16, whose numbers have 8 bits."""
 
 
+EVALUATED = [TRAINED[name].small for name in WATCHED]
+"""Of which the single process evaluates what is not learnt."""
+
+
 @lru_cache(maxsize=8)
 def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
     """(loss, norm, mean loss of what is evaluated behind it) of each step in a single process."""
@@ -61,13 +65,13 @@ def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
                     for d, own in members.items()
                 }
             )
-            for n in UNLEARNT
+            for n in (UNLEARNT if small in EVALUATED else ())
         ]
         found.append(
             (
                 report.loss,
                 report.norm,
-                fmean(loss for losses in unlearnt for loss in losses.values()),
+                fmean(loss for losses in unlearnt for loss in losses.values()) if unlearnt else nan,
             )
         )
     return tuple(found)

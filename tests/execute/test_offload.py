@@ -32,9 +32,9 @@ from tests.tiers import chosen
     ("name", "lines"),
     [
         ("one", ("host 0-: core,act",)),
-        ("one", ("host 0- 50%: mlp.up",)),
+        pytest.param("one", ("host 0- 50%: mlp.up",), marks=pytest.mark.proof),
         ("one", ("recompute 0-1: full", "host 2-: mlp,core")),
-        ("tp and sequence", ("host 0-: up,norm2",)),
+        pytest.param("tp and sequence", ("host 0-: up,norm2",), marks=pytest.mark.proof),
         ("experts", ("host 0-: experts",)),
         ("zb-v", ("host 0- 30%: mlp",)),
     ],

@@ -164,7 +164,7 @@ def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
 # Lowering rounds the shares of unlike devices up where they do not divide.
 @pytest.mark.parametrize(
     "name",
-    cases([name for name in PLANS if "duplicates" not in name and name != "unlike kinds"], 23),
+    cases([name for name in PLANS if "duplicates" not in name and name != "unlike kinds"], 15),
 )
 def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     """Elements of each state of the optimizer, of the summed gradient, and of parameters between

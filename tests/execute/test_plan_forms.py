@@ -15,7 +15,7 @@ from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
-from tests.tiers import chosen
+from tests.tiers import cases, chosen
 
 SHARED = partial(dense, layers=2, kv_heads=4)
 HYBRID = partial(hybrid, layers=4)
@@ -79,12 +79,15 @@ def test_memory_of_which_one_part_is_cut_by_heads() -> None:
 
 @pytest.mark.parametrize(
     ("cut", "on", "split"),
-    [
-        ("+embed+decoder:1, decoder:1", "0, 2", "all = t2\n    stream = s2"),
-        (", embed+decoder:1, decoder:1", "0, 1, 2", "all = ."),
-        ("+embed+decoder:2", "0", "all = b2 s2z via ring"),
-        ("+embed+decoder:2", "0", "all = s2 t2 via gather"),
-    ],
+    cases(
+        [
+            ("+embed+decoder:1, decoder:1", "0, 2", "all = t2\n    stream = s2"),
+            (", embed+decoder:1, decoder:1", "0, 1, 2", "all = ."),
+            ("+embed+decoder:2", "0", "all = s2 t2 via gather"),
+            ("+embed+decoder:2", "0", "all = b2 s2z via ring"),
+        ],
+        2,
+    ),
 )
 def test_layers_that_share_a_table_of_biases(cut: str, on: str, split: str) -> None:
     """In one stage or several, by heads and by positions: each has a part of the table's

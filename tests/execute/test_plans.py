@@ -30,19 +30,15 @@ ALWAYS = (
     "14-survey3",  # not Cartesian: three devices
     "28-zero3",
     "32-full-n",  # recompute of some layers
-    "34-vpp",
     "42-zb-h1",
     "45-v-min",
     "48-hanayo",
     "49-survey-heads-hidden",
-    "50-survey-five",
     "51-weighted-widths",
     "52-hidden",
-    "53-tp2-dp2",
     "57-encoder-decoder",
     "58-encoder-beside-decoder",
     "59-vision",
-    "60-hybrid",
     "61-moe-mtp",
     "63-weighted-ring",
     "64-uneven-slices",
@@ -52,7 +48,8 @@ ALWAYS = (
     "70-spread-small",
     "71-lanes-of-trees",
 )
-"""One plan of every form; all of them, and none shorter than it is, are proofs."""
+"""One plan of every form that no other test of this folder proves; all of them, and none shorter
+than it is, are proofs."""
 ILLEGAL = "grad.overlap"
 """The rule that generated plans may break: uses of a parameter on unlike copies, which only
 lowering tells (see docs/execution.md)."""
@@ -60,7 +57,7 @@ MOST_ILLEGAL = 0.25
 """Share of generated plans that may be so; 17.5 % are, and of 400 the bound is four deviations from
 that."""
 MANY = (200, 2000)
-LARGEST = many(200, 10**9)
+LARGEST = many(600, 10**9)
 """Operators of a generated plan that is executed, one way: time grows with them."""
 SIZES_ALONE = ("qwen3.5-27b",)
 """Models of whose towers only the sizes are known."""
@@ -137,7 +134,7 @@ TOWER = (
     list(
         product(TOWER, LANGUAGE)
         if in_proof()
-        else [(TOWER[number], LANGUAGE[number]) for number in (0, 3, 5, 6)]
+        else [(TOWER[number], LANGUAGE[number]) for number in (0, 3, 6)]
     ),
 )
 def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(

@@ -164,14 +164,17 @@ def usual_form(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
 @in_both
 @pytest.mark.parametrize(
     ("more", "kept"),
-    [
-        ({"index_topk_blocks": 4}, False),
-        ({"index_local_blocks": 0}, False),
-        ({"index_local_blocks": 2, "index_block_size": 1}, False),
-        ({"index_n_heads": 4, "index_head_dim": 4}, False),
-        ({"index_n_heads": 1, "index_block_size": 3, "index_topk_blocks": 1}, False),
-        ({}, True),
-    ],
+    cases(
+        [
+            ({}, True),
+            ({"index_topk_blocks": 4}, False),
+            ({"index_local_blocks": 2, "index_block_size": 1}, False),
+            ({"index_n_heads": 4, "index_head_dim": 4}, False),
+            ({"index_n_heads": 1, "index_block_size": 3, "index_topk_blocks": 1}, False),
+            ({"index_local_blocks": 0}, False),
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_other_indexers_are_those_of_transformers(
@@ -247,12 +250,15 @@ def unsplit_step() -> StepResult:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "recompute 0-: full",
-        "recompute 0-: core",
-        "recompute 0-: attn,core",
-        "recompute 0-: norm1,index",
-    ],
+    cases(
+        [
+            "recompute 0-: core",
+            "recompute 0-: full",
+            "recompute 0-: norm1,index",
+            "recompute 0-: attn,core",
+        ],
+        2,
+    ),
 )
 def test_what_was_selected_is_selected_again(line: str) -> None:
     plan = parse_plan(two_stages("all = t2", "all = b2", more=f"    {line}\n"))

@@ -57,7 +57,17 @@ def _part(request: int, tokens: int, past: int) -> RequestPart:
     return RequestPart(request=request, tokens=tokens, past=past)
 
 
-@pytest.mark.parametrize("name", SOME)
+COVERED = {
+    "grouped queries tp2 to one and back",
+    "latent tp2",
+    "experts dp2 ep2",
+    "sliding window pp2",
+    "mamba-2 tp2",
+}
+"""Whose families and degrees others have: the proofs of every family have them."""
+
+
+@pytest.mark.parametrize("name", [name for name in SOME if name not in COVERED])
 def test_any_way_to_serve_gives_the_logits_of_the_unsplit_model(name: str) -> None:
     chosen, degrees = SOME[name]
     random_case(chosen, degrees, random_of(name))

@@ -28,6 +28,7 @@ from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.trained import train
+from tests.tiers import cases
 
 TOKENS, STEPS = 8, 3
 RULE = AdamW(rate=0.01, decay=0.5, no_decay=(VECTORS, EMBEDDINGS))
@@ -101,7 +102,7 @@ def alone_under(rule: AdamW) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("grid", cases(GRIDS, 2))
 def test_plans_spare_the_same(grid: str) -> None:
     """Pieces of flat buckets have parameters of both kinds."""
     model = model_called("llama")

@@ -54,11 +54,11 @@ def planned(grid: str, *, model: Model = BESIDE) -> Plan:
 @pytest.mark.parametrize(
     "grid",
     [
-        "tp2 sp dp2 mbs1 zero1",
         "tp2 pp2 mbs2 recompute=full",
         *(
             pytest.param(one, marks=pytest.mark.proof)
             for one in (
+                "tp2 sp dp2 mbs1 zero1",
                 "dp4 mbs1",
                 "pp2 dp2 mbs2",
                 "tp4 mbs2",

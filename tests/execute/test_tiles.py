@@ -26,7 +26,7 @@ from shardwright.model.blocks.dense_operators import core_operator, distance_tab
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator
 from shardwright.program.layout.tensor_layout import Indices
 from tests.execute.lockstep import made_weights, place_of, run
-from tests.tiers import chosen, examples
+from tests.tiers import chosen, examples, in_proof
 
 LENGTH, SAMPLES = 96, 2
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=2, value_dim=2)
@@ -51,6 +51,8 @@ DEALS: dict[str, tuple[Indices, ...]] = {"": (((0, LENGTH),),), "ring": ZIGZAG, 
 """Positions of each device, by the group that brings the others' keys."""
 FEW = 400
 """Scores of a tile, for which one tile of all would be 73,728."""
+TILE = FEW if in_proof() else 4 * FEW
+"""The same where results of tiles are compared with those of one: their number is the time."""
 LINEAR = SAMPLES * LENGTH * 4 * 12
 """More elements than any tensor by position has, whatever the cores do."""
 
@@ -135,8 +137,8 @@ def _ran(operator: Operator, group: str) -> tuple[list[torch.Tensor], int]:
     return found, largest.found
 
 
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_tiles, "SCORES", FEW)
+def _few(monkeypatch: pytest.MonkeyPatch, scores: int = FEW) -> None:
+    monkeypatch.setattr(score_tiles, "SCORES", scores)
     monkeypatch.setattr(score_tiles, "NARROWEST", 2)
 
 
@@ -155,7 +157,7 @@ def test_tiles_make_what_one_of_all_scores_does(
 ) -> None:
     operator = core_of(variant)
     expected, before = _ran(operator, group)
-    _few(monkeypatch)
+    _few(monkeypatch, TILE)
     found, most = _ran(operator, group)
     assert most <= LINEAR < before
     for own, other in zip(found, expected, strict=True):

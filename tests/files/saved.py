@@ -49,6 +49,8 @@ SMALL = Request(
     global_batch=8,
     pins=(("tp", ("1",)), ("pp", ("2", "4")), ("mbs", ("1",))),
 )
+TINY = replace(SMALL, model="examples/tiny.json", seq_len=64)
+"""A search of a few layers, which takes a quarter of the time."""
 UNEVEN = """plan uneven devices 8
 lane main samples 32 in 8
   stages embed+7 on 0
@@ -98,7 +100,7 @@ PRICED = replace(
 EXACT = replace(MIXED, cluster="a100-sxm-40gb:2", global_batch=2, space="exact", top=0)
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "grid": grid_plan,
-    "joint": joint_plan,
+    "joint": lambda: joint_plan(TINY),
     "grid simulation": lambda: simulated("tp2 sp pp2 dp4 mbs1 zero1"),
     "general simulation": lambda: simulated(UNEVEN),
     "mixed": lambda: general_plan(MIXED),

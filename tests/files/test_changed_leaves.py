@@ -46,7 +46,7 @@ from tests.files.saved import (
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.tiers import cases, in_both, in_proof
 
-SAMPLE = 10
+SAMPLE = 6
 """Leaves of each file; in a proof all."""
 
 
@@ -116,7 +116,7 @@ def test_every_changed_leaf_is_found(kind: str) -> None:
     every_leaf_is_found(json.loads(text_of_kind(kind)), SAMPLE)
 
 
-EDITS = 40
+EDITS = 25
 """Edits of each file; in a proof all, and as many of what only looks at it."""
 
 

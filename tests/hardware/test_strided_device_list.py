@@ -45,7 +45,7 @@ def written_out(first: int, levels: list[tuple[int, int]]) -> list[int]:
 
 
 @given(row=rows(), by=st.integers(-9, 99), low=st.integers(-5, 150), high=st.integers(-5, 150))
-@examples(400)
+@examples(100, 2000)
 def test_a_list_is_its_tuple(row: tuple[int, ...], by: int, low: int, high: int) -> None:
     found = DeviceList.of(row)
     assert tuple(found) == row
@@ -70,14 +70,14 @@ def test_a_list_is_its_tuple(row: tuple[int, ...], by: int, low: int, high: int)
 
 
 @given(row=rows(), part=st.slices(12))
-@examples(200)
+@examples(50, 1000)
 def test_parts_are_those_of_the_tuple(row: tuple[int, ...], part: slice) -> None:
     assert DeviceList.of(row)[part] == DeviceList.of(row[part])
     assert tuple(DeviceList.of(row)[part]) == row[part]
 
 
 @given(one=rows(), other=rows())
-@examples(300)
+@examples(75, 1500)
 def test_two_lists_compare_as_their_tuples(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     a, b = DeviceList.of(one), DeviceList.of(other)
     assert (a == b) == (one == other)
@@ -89,7 +89,7 @@ def test_two_lists_compare_as_their_tuples(one: tuple[int, ...], other: tuple[in
 
 
 @given(row=rows(), by=st.integers(0, 50))
-@examples(200)
+@examples(50, 1000)
 def test_equal_rows_have_one_form_and_one_hash(row: tuple[int, ...], by: int) -> None:
     found = DeviceList.of(row)
     for again in (
@@ -104,7 +104,7 @@ def test_equal_rows_have_one_form_and_one_hash(row: tuple[int, ...], by: int) ->
 
 
 @given(first=st.integers(72, 90), levels=LEVELS)
-@examples(300)
+@examples(75, 1500)
 def test_a_mesh_is_what_its_devices_are(first: int, levels: list[tuple[int, int]]) -> None:
     found = DeviceList.mesh(first, levels)
     assert tuple(found) == tuple(written_out(first, levels))
@@ -117,7 +117,7 @@ def test_a_mesh_is_what_its_devices_are(first: int, levels: list[tuple[int, int]
     firsts=st.lists(st.integers(72, 120), min_size=1, max_size=4, unique=True),
     row=rows(),
 )
-@examples(200)
+@examples(50, 1000)
 def test_unions_of_several_lists(
     levels: list[tuple[int, int]], firsts: list[int], row: tuple[int, ...]
 ) -> None:

@@ -422,12 +422,12 @@ def test_words_of_the_optimizer_that_mean_nothing_are_refused(
 
 BROKEN = """import os
 if os.environ.get("RANK") == "1":
-    from shardwright.execute.launch import train_in_this_process
+    from shardwright.execute.launch import run_training_of_this_rank
 
     def broken(*asked, **more):
         raise KeyError("lost on the way")
 
-    train_in_this_process.run_rank = broken
+    run_training_of_this_rank.run_rank = broken
 """
 
 
@@ -438,7 +438,7 @@ def test_what_nobody_expected_on_another_rank_is_said(
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     )
-    process = started(words(folder, "two.plan", steps=10_000))
+    process = started(words(folder, "two.plan"))
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1, err
     assert "error: rank 1: unexpected KeyError: 'lost on the way'" in err

@@ -88,7 +88,7 @@ def answered(one: PlanOfProblem, target: str) -> bool:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_every_target_takes_a_plan_or_refuses_it(sparse: bool) -> None:
     draw, taken, refused = random_of(29 + sparse), 0, 0
-    for _ in range(many(12, 400)):
+    for _ in range(many(6, 400)):
         model, runtime = draw.choice(SPARSE if sparse else DENSE), draw.choice(RUNTIMES)
         grid = drawn(draw, sparse=sparse)
         while (grid.devices > 8 and grid.devices % 8) or not legal(grid, model):
