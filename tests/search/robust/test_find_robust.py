@@ -79,7 +79,7 @@ def test_answer_equals_brute_force(block: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * PROBLEMS, (block + 1) * PROBLEMS):
         generator = Random(seed)
-        case = small_case(seed + 500, most=many(150, 1500))
+        case = small_case(seed + 500, most=many(80, 1500))
         questions = questions_of(
             case,
             random_states(generator, sum(group.count for group in case.problem.cluster.groups)),
