@@ -132,10 +132,7 @@ def every_plan(pipelines: PricedPipelines, batch: int) -> list[MixedPlan]:
 @in_both
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.proof] if kind in ("experts", "first dense") else [])
-        for kind in KINDS
-    ],
+    [pytest.param(kind, marks=[pytest.mark.proof] if kind != "dense" else []) for kind in KINDS],
 )
 @pytest.mark.parametrize(
     "cluster",
