@@ -26,7 +26,7 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
-from tests.tiers import in_both, in_proof
+from tests.tiers import in_both, in_proof, many
 
 MODEL = """{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,\
  "intermediate_size": 5632,
@@ -103,7 +103,7 @@ FACES = {
     ),
     "mixed checkpoints": Face(
         plan_mixed,
-        {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", tp="1")},
+        {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", tp="1", mbs="1")},
         mixed=True,
         kept=75.5,
     ),
@@ -200,7 +200,7 @@ def test_the_fastest_that_fits_the_hosts_is_found(name: str, tmp_path: Path) -> 
     done = every_step(request)
     needs = sorted({most for _, most in done})
     assert len(needs) > 2
-    for most in needs[:: max(len(needs) // 3, 1)]:
+    for most in needs[:: max(len(needs) // many(2, 3), 1)]:
         fitting = [seconds for seconds, other in done if other <= most]
         answer = face.search(
             replace(request, cluster=request_of(tmp_path, face, gib=(most + 1) / GIB).cluster)

@@ -89,7 +89,7 @@ def test_every_field_is_drawn() -> None:
 
 
 @given(request=requests())
-@examples(100)
+@examples(40, 500)
 def test_the_command_makes_the_request_again(request: Request) -> None:
     program, verb, *words = shlex.split(shlex.join(request_to_command(request)))
     assert (program, verb) == ("shardwright", "plan")

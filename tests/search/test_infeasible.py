@@ -268,6 +268,24 @@ def _hints(error: InfeasibleError) -> list[str]:
 LITTLE = {"seq_len": 2048, "global_batch": 16}
 
 
+@cache
+def refused_told() -> tuple[Case, InfeasibleError, list[str]]:
+    """Of two cards that are too small: the refusal, and what was told as progress."""
+    said: list[str] = []
+    case = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE)
+    with pytest.raises(InfeasibleError) as caught:
+        find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=smallest_memory_bytes(case.problem.cluster),
+            top=1,
+            progress=lambda text, done, total: said.append(text),
+        )
+    assert caught.value.exit_code == 6
+    return case, caught.value, said
+
+
 def test_the_wider_space_is_the_exhaustive_one_with_the_same_pins() -> None:
     case = asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"mbs": ("1",)})
     wide = exhaustive_space(case.problem, case.facts)
@@ -281,8 +299,7 @@ def test_the_wider_space_is_the_exhaustive_one_with_the_same_pins() -> None:
 def test_hints_are_of_the_whole_world_software_first_and_each_is_verified_by_a_search() -> None:
     """Two cards are enough with 16-bit gradients, under DeepSpeed or for adapters: more hardware is
     told last."""
-    case = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE)
-    error = refusal(case)
+    case, error, _ = refused_told()
     *changes, need = _hints(error)
     assert need.endswith(" a device")
     kinds = [hint.split()[0] if hint.startswith("--") else "hardware" for hint in changes]
@@ -327,17 +344,7 @@ def test_a_search_whose_refusal_nobody_reads_tries_no_changes(
 
 
 def test_trials_are_told_as_progress() -> None:
-    said: list[str] = []
-    case = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE)
-    with pytest.raises(InfeasibleError):
-        find(
-            case.problem,
-            case.space,
-            case.facts,
-            capacity=smallest_memory_bytes(case.problem.cluster),
-            top=1,
-            progress=lambda text, done, total: said.append(text),
-        )
+    _, _, said = refused_told()
     assert [text for text in said if "other runtimes" in text]
 
 

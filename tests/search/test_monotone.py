@@ -31,9 +31,12 @@ from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from tests.search.exact.brute_lanes import draw_lanes, every_member, written
 from tests.search.small_mixed import drawn_mixed, faster, grown, tiered, with_a_faster_link, zoned
-from tests.tiers import in_both, numbers, random_of, seeds
+from tests.tiers import in_both, in_proof, many, numbers, random_of, seeds
 
 SINGLE = TreeSpace(dims=(), weights=(1,), depth=0)
+LAYERS = (2, 3, 4) if in_proof() else (2,)
+MOST = many(4, 8)
+"""Devices of a mixed cluster."""
 
 
 def said(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +60,7 @@ def with_a_node_more(number: int, capsys: pytest.CaptureFixture[str]) -> tuple[b
     """Whether the answer on a mixed cluster is slower with one more node, and whether its bound
     rises; printed."""
     generator = random_of(f"grown mixed {number}")
-    problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=generator.choice((8, 16)))
+    problem = drawn_mixed(generator, most=MOST, layers=LAYERS, batch=generator.choice((8, 16)))
     larger = grown(problem, generator)
     before, after = find_mixed(problem), find_mixed(larger)
     slower = after.step_time_s > before.step_time_s * (1 + 1e-9)
@@ -170,7 +173,7 @@ def test_more_bandwidth_raises_no_bound_of_mixed_answers(
 ) -> None:
     for number in numbers(1, 30):
         generator = random_of(f"mixed bandwidth {number}")
-        problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=8)
+        problem = drawn_mixed(generator, most=MOST, layers=LAYERS, batch=8)
         fast = faster_problem(problem, generator)
         before, after = find_mixed(problem), find_mixed(fast)
         there_s = max(simulate_plan(fast, before.plan).step_time_s, before.step_time_s)
@@ -190,7 +193,7 @@ def with_a_better_link(number: int, capsys: pytest.CaptureFixture[str]) -> tuple
     of switches, a third zones.
     """
     generator = random_of(f"link {number}")
-    problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=generator.choice((8, 16)))
+    problem = drawn_mixed(generator, most=MOST, layers=LAYERS, batch=generator.choice((8, 16)))
     problem = (problem, tiered(problem), zoned(problem, generator))[number % 3]
     cluster, changed = with_a_faster_link(problem.cluster, generator)
     better = replace(problem, cluster=cluster)

@@ -129,7 +129,7 @@ def assert_law(case: Case, name: str, value: str) -> None:
         assert all(narrower.of(axis) == space.of(axis) for axis in AXES if axis != name)
 
 
-@examples(40, 2000, deadline=None)
+@examples(25, 2000, deadline=None)
 @given(seed=st.integers(0, 10**6), draw=st.randoms(use_true_random=False))
 def test_an_exclusion_is_a_subset_and_a_pin_the_intersection(
     seed: int, draw: random.Random

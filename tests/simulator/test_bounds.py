@@ -48,7 +48,7 @@ from tests.simulator.paths import path_seconds_of
 from tests.simulator.towers import CONFIGS as TOWERS
 from tests.simulator.towers import drawn_tower, tower_model
 from tests.strategies import dense_model, expert_model
-from tests.tiers import chosen, in_both, many, seeds
+from tests.tiers import chosen, in_both, in_proof, many, seeds
 
 EACH = many(3, 60)
 T5 = {
@@ -520,6 +520,7 @@ def test_layers_in_host_memory_cost_the_same_in_columns_as_in_the_plan(vpp: int,
             )
 
 
+@in_both
 def test_groups_of_an_axis_that_lie_unlike_are_priced_as_the_cheapest_of_them() -> None:
     """Rings of stride 3 on nodes of 4: some lie in a node, whose cards are slower to reach than the
     next node's, and some in two."""
@@ -539,7 +540,7 @@ def test_groups_of_an_axis_that_lie_unlike_are_priced_as_the_cheapest_of_them() 
         <= simulated.step_time_s
     )
     bounded = bound_space(problem, around(grid, alike=True), facts_of(problem), capacity=10**15)
-    for place in range(bounded.members.num_members):
+    for place in range(0, bounded.members.num_members, 1 if in_proof() else 3):
         member = member_grid(bounded.members, place)
         assert bounded.seconds[place] <= simulate_grid(problem, member).step_time_s, member
 
@@ -727,13 +728,13 @@ EVERY = [
         schedule,
         zero,
         id=f"{runtime.name}-{schedule}-{zero}",
-        marks=[pytest.mark.proof] if (i + zero) % 3 != j else [],
+        marks=[pytest.mark.proof] if (i + zero) % 3 != j or (i // 3 + zero) % 2 else [],
     )
     for i, runtime in enumerate(RUNTIMES)
     for j, schedule in enumerate(ORDERS)
     for zero in range(4)
 ]
-"""Any two of a runtime, a schedule and a stage of ZeRO meet outside proofs."""
+"""Outside proofs any stage of ZeRO meets any schedule, and half of the runtimes."""
 
 
 @pytest.mark.parametrize(("runtime", "schedule", "zero"), EVERY)

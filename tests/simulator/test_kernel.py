@@ -22,8 +22,8 @@ from tests.simulator.levels import peak_levels
 from tests.simulator.paths import longest_path
 from tests.tiers import examples
 
-MANY = examples(40, 500)
-FEW = examples(30, 300)
+MANY = examples(25, 500)
+FEW = examples(25, 300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

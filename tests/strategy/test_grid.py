@@ -386,7 +386,7 @@ def test_facts_of_models() -> None:
     assert num_layers(expert_model(predictors=0)) == num_layers(SPARSE)
 
 
-@examples(120, 1500)
+@examples(40, 1500)
 @given(grid=small_grids(), sparse=st.booleans())
 def test_canonical_is_a_fixed_point_and_keeps_the_plan(grid: Grid, sparse: bool) -> None:
     model = SPARSE if sparse else DENSE

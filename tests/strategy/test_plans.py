@@ -76,7 +76,7 @@ def _under_every_schedule(case: Case) -> Iterator[Case]:
 def test_generated_plans_are_legal_round_trip_and_show_the_whole_paradigm() -> None:
     seen: Counter[str] = Counter()
 
-    @examples(300, 2000)
+    @examples(120, 2000)
     @given(case=plans())
     def run(case: Case) -> None:
         for same in _under_every_schedule(case):

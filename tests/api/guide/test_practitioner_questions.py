@@ -201,13 +201,14 @@ def test_28_the_wide_link_is_nearer_to_what_offload_needs() -> None:
 @pytest.mark.xfail(
     strict=True, reason="the accepted degrees lose 15.6 % in bf16 (17.4 % in fp8) against EP 16"
 )
+@pytest.mark.proof
 def test_31_degrees_of_deepseek_on_h100() -> None:
     wanted = request("deepseek-v3", "h100-sxm:1024", 4096, 8192)
     assert loss(wanted, tp=2, ep=64, pp=8, vpp=4) <= AS_GOOD
 
 
 def test_32_experts_across_nodes() -> None:
-    found = verdict("experts_inside_domain", request("qwen3-30b-a3b", "h100-sxm:64"))
+    found = verdict("experts_inside_domain", request("qwen3-30b-a3b", "h100-sxm:16"))
     across, deep = (other(found, f"EP across domains{end}") for end in ("", " with DeepEP"))
     assert found.loss is not None
     assert across.loss is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,7 @@ from shardwright.program.problem_where_step_part_takes_no_time import (
     REMOVABLE_PARTS,
     with_free_part,
 )
+from shardwright.report.page.view_data_types.step_time_parts import StepTimeParts
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_request import Choices, Request
@@ -30,9 +32,15 @@ from tests.search.brute import count
 from tests.tiers import in_both, in_proof
 
 
+@cache
+def parts_of(kind: str) -> StepTimeParts:
+    """The parts of the step of a kind's plan."""
+    return step_time_parts(stored(kind), simulated(kind))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_add_up_to_the_step(kind: str) -> None:
-    parts = step_time_parts(stored(kind), simulated(kind))
+    parts = parts_of(kind)
     assert sum(part.seconds for part in parts.parts) == pytest.approx(parts.step_s, rel=1e-9)
     assert sum(part.share for part in parts.parts) == pytest.approx(1.0, rel=1e-9)
     seconds = [part.seconds for part in parts.parts]
@@ -41,7 +49,7 @@ def test_parts_add_up_to_the_step(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_large_part_is_removed_or_says_why_not(kind: str) -> None:
-    parts = step_time_parts(stored(kind), simulated(kind))
+    parts = parts_of(kind)
     removable = {part_name(name) for name in REMOVABLE_PARTS}
     for part in parts.parts:
         removed = part.share >= LEAST_SHARE and part.name in removable
@@ -137,7 +145,7 @@ def test_waiting_is_not_removed() -> None:
 def test_the_command_of_an_option_repeats_its_step() -> None:
     saved = stored("grid")
     assert isinstance(saved, StoredPlan)
-    option = step_time_parts(saved, simulated("grid")).option
+    option = parts_of("grid").option
     assert option is not None
     assert option.step_s == pytest.approx((1 - option.gain) * saved.prediction.step_time_s)
     words = shlex.split(option.command)
@@ -149,7 +157,7 @@ def test_the_command_of_an_option_repeats_its_step() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_searches_rank_a_second_plan(kind: str) -> None:
-    second = step_time_parts(stored(kind), simulated(kind)).second
+    second = parts_of(kind).second
     assert (second is not None) == (kind == "grid")
     if second is not None:
         assert second.longer >= 0

@@ -29,6 +29,7 @@ from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 from shardwright.search.what_if_best_plans_result import WhatIfPosition
 from shardwright.simulator.plan_simulation import plan_of_grid
+from tests.tiers import chosen
 
 SMALL = Request(
     model="llama-3.1-8b",
@@ -51,7 +52,7 @@ def replanned(position: WhatIfPosition) -> None:
     assert answer.certificate.optimal == position.found.certificate.optimal
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", chosen(AXES, ("global_batch", "devices", "memory", "price")))
 def test_positions_are_plans_of_their_requests(axis: str) -> None:
     found = what_if(SMALL, axis)
     values = [position.value for position in found.positions]

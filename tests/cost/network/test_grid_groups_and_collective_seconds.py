@@ -56,7 +56,7 @@ def meshes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, int]]:
     return degrees, strides
 
 
-@examples(35, 500)
+@examples(25, 500)
 @given(mesh=meshes(), units=st.sampled_from(((4,), (6,), (8,), (4, 12), (8, 32))))
 def test_every_group_lies_in_one_of_the_ways(
     mesh: tuple[dict[str, int], dict[str, int]], units: tuple[int, ...]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,16 +19,18 @@ from tests.api.report.stored_plans import KINDS, stored
 from tests.report.page.page_numbers import require_numbers_of_document
 
 
-def document_of_kind(kind: str, folder: Path) -> Any:
+@cache
+def document_of_kind(kind: str) -> Any:
     """JSON document of the report of a kind's file."""
-    file = folder / "best.json"
-    file.write_text(file_text(stored(kind), file))
-    return json.loads(to_text(report_document(make_report(file))))
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "best.json"
+        file.write_text(file_text(stored(kind), file))
+        return json.loads(to_text(report_document(make_report(file))))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_are_values_of_the_json(kind: str, tmp_path: Path) -> None:
-    document = document_of_kind(kind, tmp_path)
+def test_numbers_are_values_of_the_json(kind: str) -> None:
+    document = document_of_kind(kind)
     page = require_numbers_of_document(report_html(document), document)
     parts, memory = document["time"]["parts"], document["memory"]
     cells = sum(
@@ -36,9 +40,9 @@ def test_numbers_are_values_of_the_json(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_readings_are_sentences(kind: str, tmp_path: Path) -> None:
+def test_readings_are_sentences(kind: str) -> None:
     """Each reading and next change is made of sentences without gaps."""
-    document = document_of_kind(kind, tmp_path)
+    document = document_of_kind(kind)
     for view in report_views(document):
         for template in (view.reading, view.next_change):
             text = sentence_text(document, template)
@@ -48,8 +52,8 @@ def test_readings_are_sentences(kind: str, tmp_path: Path) -> None:
         assert view.reading.endswith((".", "}"))
 
 
-def test_a_plan_that_does_not_fit_says_so(tmp_path: Path) -> None:
-    document = document_of_kind("does not fit", tmp_path)
+def test_a_plan_that_does_not_fit_says_so() -> None:
+    document = document_of_kind("does not fit")
     memory = next(view for view in report_views(document) if view.name == "memory")
     assert sentence_text(document, memory.reading).startswith("It does not fit: ")
     assert " fits, and the step takes " in sentence_text(document, memory.next_change)

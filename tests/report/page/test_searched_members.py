@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ SMALL = Request(
     pins=(("mbs", ("1", "2")), ("recompute", ("none", "full")), ("zero", ("0", "3"))),
 )
 _SIMULATED = len(GROUPS) - 1
+
+
+@cache
+def _answer_of(request: Request) -> StoredPlan:
+    """Contents of the file of a request's plan."""
+    return stored_answer(plan(request))
 
 
 def _document(folder: Path, kind: str) -> Any:
@@ -121,7 +128,7 @@ def test_all_members_of_a_small_space_are_plotted_once() -> None:
     problem = problem_of(SMALL)
     facts = facts_of(problem)
     space = space_of(SMALL, problem, facts)
-    answer = stored_answer(plan(SMALL))
+    answer = _answer_of(SMALL)
     members = searched_members(answer)
     assert members.chart is not None
     points = members.chart.points
@@ -142,7 +149,7 @@ def test_all_members_of_a_small_space_are_plotted_once() -> None:
 
 
 def test_points_are_few_and_the_front_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = stored_answer(plan(REQUEST))
+    answer = _answer_of(REQUEST)
     members, fewer = searched_members(answer), searched_members(answer, most=100)
     assert members.chart is not None
     assert fewer.chart is not None
@@ -164,7 +171,7 @@ def test_points_are_few_and_the_front_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_command_of_the_neighbour_finds_it() -> None:
-    answer = stored_answer(plan(REQUEST))
+    answer = _answer_of(REQUEST)
     neighbour = searched_members(answer).neighbour
     assert neighbour is not None
     words = neighbour.command.split()
@@ -178,7 +185,7 @@ def test_command_of_the_neighbour_finds_it() -> None:
 
 
 def test_a_certificate_of_another_version_has_counts_alone() -> None:
-    answer = stored_answer(plan(SMALL))
+    answer = _answer_of(SMALL)
     other = replace(answer, certificate=replace(answer.certificate, digest="0" * 64))
     fewer = replace(
         answer,

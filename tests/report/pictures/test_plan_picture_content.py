@@ -241,7 +241,7 @@ def test_colour_only_on_a_terminal() -> None:
     assert "\x1b[" not in plain(PlanText(picture=picture), width=120)
 
 
-@examples(35, 500)
+@examples(25, 500)
 @given(trees())
 def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
     assert sorted(d for _, offsets in split_paths(tree) for d in offsets.tolist()) == sorted(

@@ -43,7 +43,7 @@ SINGLE = TreeSpace(dims=(), weights=(1,), depth=0)
 """Every stage is one device."""
 
 
-@pytest.mark.parametrize("number", seeds(2, 300, first=17))
+@pytest.mark.parametrize("number", seeds(1, 300, first=17))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     equals_brute_force(draw_lanes(number, least=many(20, 30), most=many(80, 150)), number, capsys)
 

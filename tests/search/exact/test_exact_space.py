@@ -57,7 +57,7 @@ from tests.search.exact.brute_exact import (
     draw_instance,
     model_of,
 )
-from tests.tiers import in_both, many, numbers, seeds
+from tests.tiers import chosen, in_both, many, numbers, seeds
 
 
 def small_problem(
@@ -178,16 +178,16 @@ def some_plans(
     return plans
 
 
-@in_both
+SIZES = ((2, 2, many(1, 8)), (2, 3, many(1, 3)), (3, 2, 1))
+"""Microbatches, stages, plans."""
+
+
 @pytest.mark.parametrize(
-    ("microbatches", "stages", "count"), [(2, 2, many(1, 8)), (2, 3, many(1, 3)), (3, 2, 1)]
-)
-@pytest.mark.parametrize(
-    "runtime",
-    [
-        "megatron-core",
-        SERIAL,
-    ],
+    ("microbatches", "stages", "count", "runtime"),
+    chosen(
+        [(*size, runtime) for size in SIZES for runtime in ("megatron-core", SERIAL)],
+        [(*SIZES[0], "megatron-core"), (*SIZES[1], SERIAL), (*SIZES[2], "megatron-core")],
+    ),
 )
 def test_other_orders_of_microbatches_are_no_better(
     microbatches: int, stages: int, count: int, runtime: str

@@ -170,7 +170,14 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
                         continue
                     space = replace(case.space, values=values, first=first, last=last)
                     try:
-                        grid = find(case.problem, space, case.facts, capacity=capacity, top=1)
+                        grid = find(
+                            case.problem,
+                            space,
+                            case.facts,
+                            capacity=capacity,
+                            top=1,
+                            hints=False,
+                        )
                     except (InfeasibleError, StrategyError):
                         continue
                     compared += 1

@@ -81,6 +81,12 @@ def answer_of(cluster: str, objective: str, budget: float = inf) -> GeneralAnswe
     return find_for_goal(tiny(cluster, batch=2), Goal(objective=objective, budget=budget))
 
 
+@cache
+def fastest() -> GeneralAnswer[MixedPlan | None]:
+    """On the first cluster, whatever it costs."""
+    return find_mixed(tiny(CLUSTERS[0], batch=2))
+
+
 def valued_of(answer: GeneralAnswer[MixedPlan | None]) -> ValuedPart:
     valued = part_of(answer.certificate).valued
     assert valued is not None
@@ -119,7 +125,7 @@ def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(
     assert found.lower_bound > 0.5 * found.value, "a bound of nothing would hold too"
 
 
-@pytest.mark.parametrize("cluster", chosen(CLUSTERS, (CLUSTERS[0], CLUSTERS[2])))
+@pytest.mark.parametrize("cluster", chosen(CLUSTERS, CLUSTERS[:1]))
 def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: str) -> None:
     problem, ratios = tiny(cluster, batch=2), []
     rows = [one.options for one in valued_of(answer_of(cluster, "cost")).cells[0].shown]
@@ -189,10 +195,10 @@ def test_a_budget_that_no_node_has_is_told() -> None:
 
 
 def test_a_dearer_pool_raises_nothing() -> None:
-    alone = valued_of(find_for_goal(tiny("a100-sxm-40gb:1/1usd", batch=4), Goal(objective="cost")))
+    alone = valued_of(find_for_goal(tiny("a100-sxm-40gb:1/1usd", batch=2), Goal(objective="cost")))
     beside = valued_of(
         find_for_goal(
-            tiny("a100-sxm-40gb:1/1usd+v100-sxm-16gb:1/9usd", batch=4), Goal(objective="cost")
+            tiny("a100-sxm-40gb:1/1usd+v100-sxm-16gb:1/9usd", batch=2), Goal(objective="cost")
         )
     )
     assert beside.value <= alone.value * (1 + 1e-6)
@@ -201,19 +207,17 @@ def test_a_dearer_pool_raises_nothing() -> None:
 
 def test_the_cheapest_costs_no_more_than_the_fastest_and_is_no_faster() -> None:
     problem = tiny(CLUSTERS[0], batch=2)
-    fastest = find_mixed(problem)
-    done = simulate_plan(problem, fastest.plan)
+    done = simulate_plan(problem, fastest().plan)
     cheapest = answer_of(CLUSTERS[0], "cost")
     assert valued_of(cheapest).value <= (step_spending(problem, done).usd or 0.0) * (1 + 1e-9)
-    assert cheapest.step_time_s >= fastest.certificate.lower_bound_s
+    assert cheapest.step_time_s >= fastest().certificate.lower_bound_s
 
 
 def test_floors_hold_and_higher_ones_do_not() -> None:
-    problem = tiny("a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd", batch=8)
+    problem = tiny(CLUSTERS[0], batch=8)
     pipelines, tariff = market_of(problem)
-    floor = floor_of(
-        pipelines, tariff, full_subspace(pipelines.stage_costs), 2 * answer_seconds(problem), {}
-    )
+    limit_s = 2 * find_mixed(problem).step_time_s
+    floor = floor_of(pipelines, tariff, full_subspace(pipelines.stage_costs), limit_s, {})
     assert floor.rate
     assert floor_holds(pipelines, tariff, floor)
     assert not floor_holds(pipelines, tariff, replace(floor, rate=1.01 * floor.rate))
@@ -226,10 +230,6 @@ def market_of(problem: Problem) -> tuple[PricedPipelines, PricePerSecond]:
     return PricedPipelines.of(MixedStageCosts.of(problem)), price_per_second_of(
         problem.cluster, pools, "cost"
     )
-
-
-def answer_seconds(problem: Problem) -> float:
-    return find_mixed(problem).step_time_s
 
 
 def test_cells_tile_all_times_and_hold_and_no_higher_rate_does() -> None:

@@ -23,8 +23,8 @@ from tests.search.orders.replay import chain, replay
 
 RANKS, MICROBATCHES = 16, 64
 FACTORS = (1.0, 1.5, 2.0)
-FEW = 5
-"""Instances of the usual run: two even pipelines, Llama, and two uneven ones."""
+FEW = 4
+"""Instances of the usual run: two even pipelines, Llama, and an uneven one."""
 SHORT = (
     "no order is within 2 % of the classical bound on nine of 23 instances in 1F1B's memory, as the"
     " bound with the limit proves"

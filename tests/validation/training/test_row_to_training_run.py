@@ -441,7 +441,7 @@ _FIELDS = {
 }
 
 
-@examples(150, 1500)
+@examples(50, 1500)
 @given(
     st.fixed_dictionaries({}, optional=_FIELDS),
     st.integers(min_value=1, max_value=4),
