@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.cost.part_phase_recompute_keys import PARTS
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import (
     Accelerator,
@@ -85,10 +84,6 @@ class Machine:
     scaling: Scaling = Scaling.CURRENT
     saves_quantised: bool = True
     free_parts: frozenset[str] = frozenset()
-
-    def is_free(self, part: int) -> bool:
-        """True if a part of the seconds, by its number in `PARTS`, takes no time."""
-        return PARTS[part] in self.free_parts
 
 
 def machine_of(

@@ -65,7 +65,7 @@ RUNTIME: Final = derive(
         ),
     ),
     read(
-        f"{_EXECUTE}.interpreter.device_step",
+        f"{_EXECUTE}.interpreter.run_device_actions_of_step",
         schedules=tuple(_SCHEDULES.split()),
         note="rows of actions in any order",
     ),
