@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.all_to_all_pairwise_hierarchical import PAIRWISE
 from shardwright.collectives.algorithm_costs.alpha_beta_algorithm import LinearAlgorithm
-from shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all import PAIRWISE
 from shardwright.collectives.algorithm_costs.ring import RING
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.hardware.cluster import Cluster, FabricTier

@@ -66,7 +66,7 @@ SEARCHES: Final[Mapping[SearchMethod, GeneralSearch]] = {
     SearchMethod.JOINT: GeneralSearch(
         plan="shardwright.api.searches.joint_layer_cut_and_schedule_search:plan_joint",
         takes=_ANY_STOP,
-        unsearched="shardwright.api.searches.joint_layer_cut_and_schedule_search:unsearched_of_joint",
+        unsearched="shardwright.api.searches.joint_layer_cut_and_schedule_search:unsearched_joint",
     ),
     SearchMethod.EXACT: GeneralSearch(
         plan="shardwright.api.searches.exact_search_on_few_devices:plan_exact",

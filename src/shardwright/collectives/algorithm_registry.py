@@ -32,16 +32,14 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         ),
         "torus_2d": "shardwright.collectives.algorithm_costs.logical_2d_torus_rings:TORUS_2D",
         "pairwise": (
-            "shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all:PAIRWISE"
+            "shardwright.collectives.algorithm_costs.all_to_all_pairwise_hierarchical:PAIRWISE"
         ),
         "hierarchical_all_to_all": (
-            "shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all:HIERARCHICAL_ALL_TO_ALL"
+            "shardwright.collectives.algorithm_costs.all_to_all_pairwise_hierarchical:HIERARCHICAL"
         ),
-        "flat": (
-            "shardwright.collectives.algorithm_costs.broadcast_scatter_gather_flat_or_binomial:FLAT"
-        ),
+        "flat": ("shardwright.collectives.algorithm_costs.broadcast_scatter_gather_trees:FLAT"),
         "binomial_tree": (
-            "shardwright.collectives.algorithm_costs.broadcast_scatter_gather_flat_or_binomial:BINOMIAL_TREE"
+            "shardwright.collectives.algorithm_costs.broadcast_scatter_gather_trees:BINOMIAL"
         ),
         "send": "shardwright.collectives.algorithm_costs.point_to_point:SEND",
         "tree": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:TREE",

@@ -104,7 +104,7 @@ def plan_joint(
     return with_simulation(request, problem, answer, name=name)
 
 
-def unsearched_of_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
+def unsearched_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
     """Options that a joint search kept at one value, and the largest gain of another value.
 
     Only options that change no numerics.

@@ -30,13 +30,13 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
+from shardwright.collectives.algorithm_costs.all_to_all_pairwise_hierarchical import (
+    pairwise_shares,
+)
 from shardwright.collectives.algorithm_costs.alpha_beta_algorithm import (
     Line,
     LinearAlgorithm,
     where_legal,
-)
-from shardwright.collectives.algorithm_costs.pairwise_and_hierarchical_all_to_all import (
-    pairwise_shares,
 )
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities
 

@@ -138,7 +138,7 @@ def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indic
 
 
 def _key_positions_unlike_queries(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
-    """All key positions, own too, if gathered or after earlier slices; (): as the queries'."""
+    """Positions of an operator's keys; () where they are those of its queries."""
     cross = operator.attention is not None and operator.attention.cross
     if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)

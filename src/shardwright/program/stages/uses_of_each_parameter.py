@@ -71,7 +71,7 @@ class ParameterStretch:
     others: tuple[ParameterPlace, ...] = ()
 
     def places(self, operator: str, parameter: str) -> tuple[ParameterPlace, ...]:
-        """All uses of a parameter, by its operator's and its own name, the owner's first."""
+        """Places of a parameter, by the names of its operator and itself, the owner's first."""
         return (
             *(
                 ParameterPlace(use=use, stage=stage, segment=segment, operator=o, parameter=p)

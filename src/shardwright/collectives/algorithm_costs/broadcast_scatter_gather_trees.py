@@ -103,7 +103,7 @@ FLAT = LinearAlgorithm(
     line=partial(_line, messages=_peers, sent=_flat_sent),
     shares=partial(_shares, sent=_flat_sent),
 )
-BINOMIAL_TREE = LinearAlgorithm(
+BINOMIAL = LinearAlgorithm(
     name="binomial_tree",
     kinds=_KINDS,
     line=partial(_line, messages=_binomial_rounds, sent=_binomial_sent),

@@ -81,6 +81,6 @@ def _hierarchical_shares(kind: Collective, quantities: SpanQuantities) -> tuple[
 
 
 PAIRWISE = LinearAlgorithm(name="pairwise", kinds=_KINDS, line=_pairwise, shares=pairwise_shares)
-HIERARCHICAL_ALL_TO_ALL = LinearAlgorithm(
+HIERARCHICAL = LinearAlgorithm(
     name="hierarchical_all_to_all", kinds=_KINDS, line=_hierarchical, shares=_hierarchical_shares
 )
