@@ -126,6 +126,9 @@ def test_the_progress_line_has_incumbent_gap_and_time_left(now: list[float]) -> 
         progress_text("refine", best_s=2.0, lower_s=1.0, limit=limit)
         == "refine: best 2 s, gap 50.0 %, 3 s left"
     )
+    proven = progress_text("refine", best_s=2.0, lower_s=2.5, limit=limit)
+    assert proven == "refine: best 2 s, gap 0.0 %, 3 s left"
+    assert (proven.best_s, proven.lower_s) == (2.0, 2.0)
     now[0] += 7.0
     assert (
         progress_text("refine", best_s=inf, lower_s=1.0, limit=limit)

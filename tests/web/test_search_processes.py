@@ -96,8 +96,7 @@ def test_progress_has_the_numbers_of_the_search_and_says_nothing_twice() -> None
     tell(SearchProgress("refine: gap", best_s=inf, lower_s=1.0), 0, 4)
     for done in range(50):
         tell(SearchProgress("refine: gap", best_s=2.0, lower_s=1.5), done, 4)
-    # A bound of what is left once the best plan is proven is no bound of the best plan.
-    tell(SearchProgress("refine: gap", best_s=2.0, lower_s=2.5), 1, 4)
+    tell(SearchProgress("refine: gap", best_s=2.0, lower_s=2.0), 1, 4)
     side = beside(tell, "another network")
     assert side is not None
     side(SearchProgress("refine: gap", best_s=9.0, lower_s=8.0), 1, 4)

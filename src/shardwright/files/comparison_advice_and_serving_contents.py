@@ -27,7 +27,7 @@ class StoredCost:
     Args:
         usd_per_hour, usd_per_token: None where a device has no price.
         tokens, training_s: None where no tokens were given.
-        training_usd: None where one of both is not known.
+        training_usd: None without a price or without tokens.
     """
 
     cluster: str

@@ -133,12 +133,14 @@ def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) ->
     Args:
         doing: name of the phase of the search.
         best_s: seconds of the best plan so far; inf = no plan yet.
-        lower_s: lower bound in seconds of all plans of the space; 0 = not known yet.
+        lower_s: lower bound in seconds of the plans that are left; 0 = not known yet. Once the best
+            plan is proven, a search for the next ones goes on with bounds above `best_s`.
     """
+    lower_s = min(lower_s, best_s)
     parts = []
     if best_s < inf:
         parts.append(f"best {format_seconds(best_s)}")
-        parts += [f"gap {format_percent(max(1 - lower_s / best_s, 0.0))}"] if lower_s else []
+        parts += [f"gap {format_percent(1 - lower_s / best_s)}"] if lower_s else []
     if limit.left_s < inf:
         parts.append(
             f"{limit.left_s:.0f} s left"

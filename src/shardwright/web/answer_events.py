@@ -23,7 +23,7 @@ class ProgressEvent:
         text: name of the current work.
         done, total: finished parts and all parts; a total of 0 = unknown.
         best_s: seconds of the best plan so far; None = no plan yet.
-        lower_s: seconds that no plan of the space is below; None = not known yet.
+        lower_s: lower bound of the step in seconds; None = not known yet.
         elapsed_s: seconds since the search began.
     """
 

@@ -42,9 +42,7 @@ class EventSender:
         best_s = lower_s = None
         if isinstance(text, SearchProgress):
             best_s = text.best_s if text.best_s < inf else None
-            # Once the best plan is proven, a search for the next best ones goes on.
-            lower_s = min(text.lower_s, text.best_s)
-            lower_s = lower_s if 0 < lower_s < inf else None
+            lower_s = text.lower_s if 0 < text.lower_s < inf else None
         phase_and_numbers = (text.partition(":")[0], best_s, lower_s)
         is_new = phase_and_numbers != self._sent
         if not is_new and elapsed_s - self._sent_s < _LEAST_INTERVAL_S:

@@ -172,7 +172,7 @@ def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
 
 
 def _explain(body: PlanFileBody, progress: Progress) -> AnswerTexts:
-    """JSON document of a plan file, read strictly; its parts of the step must add up."""
+    """JSON document of a plan file; error if the parts of its step do not add up to the step."""
     saved = _saved_of(body)
     require_breakdown_sum(saved)
     return AnswerTexts(document=to_text(document_of(saved)))
@@ -208,7 +208,7 @@ VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
 
 
 def _request_of(body: QuestionBody, request: Request) -> Request:
-    """Write a question's files; the request with their names, checked for conflicts and paths."""
+    """Write a question's files; return the request with their names, or refuse a path in it."""
     given: dict[str, Any] = {field: FILE_NAMES[field] for field in body.files}
     for field in given:
         if getattr(request, field):

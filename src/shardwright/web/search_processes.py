@@ -1,4 +1,4 @@
-"""The processes that answer questions: some at once, others wait, and a cancelled one is killed."""
+"""Processes that answer questions: a few run, further questions wait, cancelling kills one."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def searched_plan(plan: BestPlan) -> GuidePlan:
 def with_pins(request: Request, pins: Choices) -> Request | None:
     """The request with further pins; None where they contradict the request's own.
 
-    Values of an axis that both name are the values in both.
+    An axis that both pin keeps only the values that are in both.
     """
     merged = dict(request.pins)
     for axis, values in pins:

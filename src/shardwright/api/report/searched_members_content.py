@@ -119,14 +119,13 @@ def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedM
         note=_NOT_ENUMERATED,
         strategies=certificate.strategies,
         counts=_counts_by_fate(certificate),
-        candidates=_stored_candidates(saved),
     )
-    if saved.answer is None or method_of(saved.request) is not SearchMethod.GRID:
-        return counted
-    listed = _listed_space(saved.request, certificate)
-    if listed is None:
-        return replace(counted, note=_OTHER_VERSION)
-    return _with_points(saved, counted, listed, most=most)
+    if saved.answer is not None and method_of(saved.request) is SearchMethod.GRID:
+        listed = _listed_space(saved.request, certificate)
+        if listed is not None:
+            return _with_points(saved, counted, listed, most=most)
+        counted = replace(counted, note=_OTHER_VERSION)
+    return replace(counted, candidates=_stored_candidates(saved))
 
 
 def _stored_candidates(saved: StoredPlan) -> tuple[StoredCandidate, ...]:
@@ -254,7 +253,6 @@ def _with_points(
     return replace(
         counted,
         note="",
-        candidates=(),
         plotted=len(chart.points.x),
         bounded_singly=len(members.seconds),
         bounded_together=counted.strategies - len(members.seconds),

@@ -26,8 +26,8 @@ class SimulatedStep:
     """A stored plan, simulated again as a general plan.
 
     Args:
-        plan: with every searched order in place.
-        prediction: by device class (`simulated.program.classes`, in that order).
+        plan: the stored plan, with the order that its search finds in place of a searched order.
+        prediction: values by device class stand in the order of `simulated.program.classes`.
     """
 
     problem: Problem
@@ -59,9 +59,9 @@ def simulate_stored(saved: StoredSimulation) -> SimulatedStep:
 
 
 def _require_stored_prediction(saved: StoredSimulation, prediction: Prediction) -> None:
-    """Raise DataError unless a file's prediction is the given one, which has no sources.
+    """Raise DataError unless a file's prediction equals the given one, made without sources.
 
-    A prediction without sources has no `full_bytes` either, which no view shows.
+    Ignores `full_bytes`, which needs sources and which no view shows.
     """
     comparable = replace(prediction, full_bytes=saved.prediction.full_bytes)
     found = differences(prediction_document(saved.prediction), prediction_document(comparable))

@@ -30,7 +30,7 @@ MOST_DEVICES: Final = 32768
 def batch_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
 ) -> BreakEvenQuestion | None:
-    """Question from which global batch on the best plan has a property: 1/8 to 8 times its own.
+    """Question: from which global batch on has the best plan a property? 1/8 to 8 x the request's.
 
     Args:
         pins: further pins of all plans; None is returned where they contradict the request's.
@@ -51,7 +51,7 @@ def batch_question(
 def length_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
 ) -> BreakEvenQuestion | None:
-    """Question from which sequence length on the best plan has a property, at equal tokens a step.
+    """Question: from which sequence length on has the best plan a property, at equal tokens a step?
 
     None where the pins contradict the request's.
     """
@@ -76,7 +76,7 @@ def request_of_length(request: Request, length: int) -> Request:
 def device_question(
     facts: RequestFacts, *, values: Sequence[int], has: Callable[[Grid], bool], change: str
 ) -> BreakEvenQuestion | None:
-    """Question from which of some numbers of devices on the best plan has a property.
+    """Question: from which of some numbers of devices on has the best plan a property?
 
     None where fewer than two of the numbers make a valid request.
     """
@@ -106,9 +106,9 @@ def _request_of_devices(facts: RequestFacts, count: int) -> Request | None:
 
 
 def fit_question(facts: RequestFacts) -> BreakEvenQuestion | None:
-    """Question from how many devices on a plan fits, up to 64 times as many; None if one fits.
+    """Question: from how many devices on does a plan fit? Up to 64 x the request's number.
 
-    Plans on the fewest devices on which a request fits take longest to search.
+    None if a plan fits already: the search on the fewest devices takes longest of all.
     """
     if facts.best.grid is not None:
         return None
@@ -124,7 +124,7 @@ def fit_question(facts: RequestFacts) -> BreakEvenQuestion | None:
 def network_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
 ) -> BreakEvenQuestion | None:
-    """Question from which bandwidth of a network card on the best plan has a property.
+    """Question: from which bandwidth of a network card on has the best plan a property?
 
     None where one scale-up domain has all devices.
     """
@@ -136,7 +136,7 @@ def network_question(
 def memory_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
 ) -> BreakEvenQuestion | None:
-    """Question from which memory of a device on the best plan has a property."""
+    """Question: from which memory of a device on has the best plan a property?"""
     return _factor_question(facts, name=MEMORY, has=has, change=change, pins=pins)
 
 

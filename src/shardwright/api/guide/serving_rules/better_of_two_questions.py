@@ -19,7 +19,7 @@ PROMPTS: Final = powers_of_two(128, 65536)
 def load_question(
     facts: ServingFacts, deployment: str, other: str, *, change: str
 ) -> ServingBreakEvenQuestion | None:
-    """Question from how many requests in flight on one deployment has more tokens a second.
+    """Question: from which load on has `deployment` more tokens a second than `other`?
 
     None where both deployments are the same.
     """
@@ -28,7 +28,7 @@ def load_question(
         LOADS,
         deployment,
         other,
-        score=lambda text, load: facts.simulated(text, concurrency=load).tokens_per_s,
+        score=lambda simulation: simulation.tokens_per_s,
         simulated=lambda text, load: facts.simulated(text, concurrency=load),
         change=change,
     )
@@ -37,25 +37,24 @@ def load_question(
 def prompt_question(
     facts: ServingFacts, deployment: str, other: str, *, change: str
 ) -> ServingBreakEvenQuestion | None:
-    """Question from which prompts on one deployment has faster further tokens (90th percentile).
+    """Question: from which prompt length on is `deployment` faster after the first token (p90)?
 
     None where both deployments are the same.
     """
-
-    def rate(text: str, prompt: int) -> float:
-        """Further tokens a second of a request, at the 90th percentile; 0 without a simulation."""
-        answer = facts.simulated(text, prompt=prompt).answer
-        return 0.0 if answer is None else 1 / answer.metrics.tpot.p90
-
     return _question(
         "prompt",
         PROMPTS,
         deployment,
         other,
-        score=rate,
+        score=_further_token_rate,
         simulated=lambda text, prompt: facts.simulated(text, prompt=prompt),
         change=change,
     )
+
+
+def _further_token_rate(simulation: SimulatedDeployment) -> float:
+    """Further tokens a second of a request, at the 90th percentile; 0 without an answer."""
+    return 0.0 if simulation.answer is None else 1 / simulation.answer.metrics.tpot.p90
 
 
 def _question(
@@ -64,7 +63,7 @@ def _question(
     deployment: str,
     other: str,
     *,
-    score: Callable[[str, int], float],
+    score: Callable[[SimulatedDeployment], float],
     simulated: Callable[[str, int], SimulatedDeployment],
     change: str,
 ) -> ServingBreakEvenQuestion | None:
@@ -74,8 +73,7 @@ def _question(
 
     def better_at(value: int) -> SimulatedDeployment:
         """The deployment with the higher score; the other one if the scores are equal."""
-        better = max((other, deployment), key=lambda text: score(text, value))
-        return simulated(better, value)
+        return max((simulated(text, value) for text in (other, deployment)), key=score)
 
     return ServingBreakEvenQuestion(
         axis=axis,

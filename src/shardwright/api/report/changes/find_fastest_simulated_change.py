@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.grid.neighbour_strategies import option_changes, simulated_change
 from shardwright.search.orders.search_orders_of_plan import has_searched_orders
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
 
@@ -60,21 +60,11 @@ def best_grid_change(
         except ShardwrightError:
             continue
         if simulated.fits:
+            command = shlex.join(["shardwright", "why", path.name, text])
             found.append(
-                SimulatedChange(
-                    change=text,
-                    strategy=print_grid(grid),
-                    command=shlex.join(["shardwright", "why", path.name, text]),
-                    step_s=simulated.step_time_s,
-                    sequences=saved.request.global_batch,
-                    gain=1.0 - simulated.step_time_s / step.prediction.step_time_s,
-                    difference=simulated.step_time_s / step.prediction.step_time_s - 1.0,
-                    simulated=0,
-                )
+                _change(saved, step, simulated, text, strategy=print_grid(grid), command=command)
             )
-    if not found:
-        return None
-    return replace(max(found, key=lambda change: change.gain), simulated=len(found))
+    return _fastest(found)
 
 
 def best_option_change(
@@ -82,9 +72,9 @@ def best_option_change(
 ) -> SimulatedChange | None:
     """The fastest other value of a runtime option for a general plan; None if there is none.
 
-    None too for a plan that is a grid, whose orders are searched again for each change, or if no
-    short command repeats the simulation. Options that the plan or its request sets keep their
-    values.
+    Also None for a grid, and for a plan with searched orders, as each change would need a new
+    search of its order; and if no short command repeats the simulation. Options that the plan or
+    its request sets keep their values.
 
     Args:
         names: options to change; those that change numerics are left out.
@@ -102,21 +92,41 @@ def best_option_change(
         tasks += len(step.simulated.program.instances)
         simulated = None if tasks > MOST_TASKS else simulated_change(step.problem, changed)
         if simulated is not None:
+            text = f"{name}={value}"
             found.append(
-                SimulatedChange(
-                    change=f"{name}={value}",
-                    strategy=saved.name,
-                    command=command,
-                    step_s=simulated.step_time_s,
-                    sequences=saved.request.global_batch,
-                    gain=1.0 - simulated.step_time_s / step.prediction.step_time_s,
-                    difference=simulated.step_time_s / step.prediction.step_time_s - 1.0,
-                    simulated=0,
-                )
+                _change(saved, step, simulated, text, strategy=saved.name, command=command)
             )
-    if not found:
+    return _fastest(found)
+
+
+def _change(
+    saved: StoredSimulation,
+    step: SimulatedStep,
+    simulated: SimulatedPlan,
+    change: str,
+    *,
+    strategy: str,
+    command: str,
+) -> SimulatedChange:
+    """A simulated change of a step with as many sequences, against the stored step."""
+    ratio = simulated.step_time_s / step.prediction.step_time_s
+    return SimulatedChange(
+        change=change,
+        strategy=strategy,
+        command=command,
+        step_s=simulated.step_time_s,
+        sequences=saved.request.global_batch,
+        gain=1.0 - ratio,
+        difference=ratio - 1.0,
+        simulated=1,
+    )
+
+
+def _fastest(changes: Sequence[SimulatedChange]) -> SimulatedChange | None:
+    """The change that gains most, with the number of all changes; None if there is none."""
+    if not changes:
         return None
-    return replace(max(found, key=lambda change: change.gain), simulated=len(found))
+    return replace(max(changes, key=lambda change: change.gain), simulated=len(changes))
 
 
 def _estimated_tasks(step: SimulatedStep, grid: Grid, changed: Grid) -> int:
@@ -128,9 +138,9 @@ def _estimated_tasks(step: SimulatedStep, grid: Grid, changed: Grid) -> int:
 def doubled_batch(
     saved: StoredSimulation, step: SimulatedStep, path: Path
 ) -> SimulatedChange | None:
-    """The stored grid with twice the sequences a step; None if it is illegal, unfit or too large.
+    """The stored grid with twice the sequences a step; None if it is illegal or does not fit.
 
-    It is None too if no short command repeats the simulation, or the step has too many tasks.
+    Also None if the step has over `MOST_TASKS` tasks, or no short command repeats the simulation.
     """
     request = replace(saved.request, global_batch=2 * saved.request.global_batch)
     command = _simulate_command(request, path)
