@@ -18,6 +18,7 @@ from shardwright.search.search_request import Request
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from tests.files.saved import REQUEST
 from tests.frameworks.megatron.test_read import LLAMA, SPLIT
+from tests.tiers import many
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STRATEGIES: Final = ("tp2 sp dp8 mbs1 zero1", "pp2 dp8 mbs1 zero1", "dp16 mbs2 zero3")
@@ -66,7 +67,7 @@ OTHER_KINDS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
         replace(LARGE, runtime=""), clusters=(LARGE.cluster,), strategies=("tp4", "pp4")
     ),
     "clusters": lambda: comparison(
-        clusters=("h100-sxm:8", "a100-sxm-80gb:1+h100-sxm:1"), strategies=()
+        clusters=("h100-sxm:8", f"a100-sxm-80gb:{many(1, 4)}+h100-sxm:{many(1, 4)}"), strategies=()
     ),
     "advice": advice,
     "advice on a launch that cannot run": lambda: advice(

@@ -21,6 +21,7 @@ from shardwright.files.plan_and_simulation_file_contents import (
     simulation_document,
 )
 from shardwright.search.search_request import Request
+from tests.tiers import in_proof, many
 
 REQUEST = Request(
     model="llama-3.2-1b",
@@ -49,8 +50,9 @@ SMALL = Request(
     global_batch=8,
     pins=(("tp", ("1",)), ("pp", ("2", "4")), ("mbs", ("1",))),
 )
+
 TINY = replace(SMALL, model="examples/tiny.json", seq_len=64)
-"""A search of a few layers, which takes a quarter of the time."""
+"""A search of a few layers, which takes a quarter of the time; proofs take `SMALL`."""
 UNEVEN = """plan uneven devices 8
 lane main samples 32 in 8
   stages embed+7 on 0
@@ -95,12 +97,15 @@ MIXED = Request(
     top=2,
 )
 PRICED = replace(
-    MIXED, cluster="a100-sxm-40gb:1/2usd+v100-sxm-16gb:1/1usd", objective="pareto", top=0
+    MIXED,
+    cluster=f"a100-sxm-40gb:{many(1, 2)}/2usd+v100-sxm-16gb:{many(1, 2)}/1usd",
+    objective="pareto",
+    top=0,
 )
 EXACT = replace(MIXED, cluster="a100-sxm-40gb:2", global_batch=2, space="exact", top=0)
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "grid": grid_plan,
-    "joint": lambda: joint_plan(TINY),
+    "joint": lambda: joint_plan(SMALL if in_proof() else TINY),
     "grid simulation": lambda: simulated("tp2 sp pp2 dp4 mbs1 zero1"),
     "general simulation": lambda: simulated(UNEVEN),
     "mixed": lambda: general_plan(MIXED),

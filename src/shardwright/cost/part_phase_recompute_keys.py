@@ -11,8 +11,3 @@ PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "coset": EP, "ring": CP, "ulysses
 ACROSS = ("ep", "coset")
 """Axes along which tokens travel to experts."""
 MODES = ("none", "selective", "full", "host")
-
-
-def is_free(part: int, free_parts: frozenset[str]) -> bool:
-    """True if a part of the seconds, by its number in `PARTS`, is among parts that take no time."""
-    return PARTS[part] in free_parts

@@ -31,10 +31,7 @@ def request(model: str, cluster: str, length: int = 4096, batch: int = 256) -> R
 @cache
 def rule_of(name: str, wanted: Request) -> Rule:
     """One rule of a request's guide."""
-    (first, *_) = RULES
-    rule = next(rule for rule in RULES if rule.name == name)
-    guide = make_guide(wanted, rules=[rule] if rule is not first else [first])
-    return guide.rules[0]
+    return make_guide(wanted, rules=[rule for rule in RULES if rule.name == name]).rules[0]
 
 
 def verdict(name: str, wanted: Request) -> Verdict:

@@ -207,8 +207,9 @@ def test_31_degrees_of_deepseek_on_h100() -> None:
     assert loss(wanted, tp=2, ep=64, pp=8, vpp=4) <= AS_GOOD
 
 
-def test_32_experts_across_nodes() -> None:
-    found = verdict("experts_inside_domain", request("qwen3-30b-a3b", "h100-sxm:16"))
+@pytest.mark.parametrize("devices", chosen([16, 64], [16]))
+def test_32_experts_across_nodes(devices: int) -> None:
+    found = verdict("experts_inside_domain", request("qwen3-30b-a3b", f"h100-sxm:{devices}"))
     across, deep = (other(found, f"EP across domains{end}") for end in ("", " with DeepEP"))
     assert found.loss is not None
     assert across.loss is not None

@@ -179,6 +179,13 @@ def test_what_is_not_followed_is_told_with_its_line() -> None:
     ]
 
 
+def test_a_block_that_may_be_skipped_says_what_it_sets() -> None:
+    script = read_script("[ $X = 1 ] && until [ $Y = 2 ]; do A=1; done", given={})
+    (left, *_) = script.left_out
+    assert "until" in left
+    assert "what decides about it is not known here; it sets A" in left
+
+
 def test_arguments_of_a_script_can_be_given() -> None:
     """Any of them; where none is missing before the last, they are all."""
     assert commands("x $1 ${10}", **{"10": "2"}) == (("x", "$1", "2"),)

@@ -18,7 +18,7 @@ from shardwright.cost.kernels.gemm_element_attention_seconds import (
 )
 from shardwright.cost.kernels.quantization_passes import seconds_with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
-from shardwright.cost.part_phase_recompute_keys import ATTENTION, ELEMENT, GEMM, is_free
+from shardwright.cost.part_phase_recompute_keys import ATTENTION, ELEMENT, GEMM, PARTS
 from shardwright.program.block.block_program import (
     BlockProgram,
     BlockWork,
@@ -93,7 +93,7 @@ def work_seconds(
         flops = scan_flops(work.scan, tokens=tokens, heads=heads)
     else:
         seconds, flops = _gemm(work, degrees, machine)
-    if machine.free_parts and is_free(PART_OF_KERNEL[work.kernel], machine.free_parts):
+    if machine.free_parts and PARTS[PART_OF_KERNEL[work.kernel]] in machine.free_parts:
         seconds = np.zeros_like(seconds)
     return seconds, flops
 
@@ -189,7 +189,7 @@ def cut_seconds(
     Quantised once for all pieces: the others cost a 16-bit GEMM's launch.
     """
     (m, n, k), groups, experts = gemm_shape(work, degrees)
-    if machine.free_parts and is_free(GEMM, machine.free_parts):
+    if PARTS[GEMM] in machine.free_parts:
         return np.zeros(np.shape(m))
     widths = _contiguous_sides(work, m, n, k)
     uncut_s = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts, widths=widths)
@@ -207,7 +207,7 @@ def piece_sum_seconds(
 ) -> FloatArray:
     """Seconds of the kernel that sums a reduce-scatter's `pieces` side by side; 0 for one."""
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
-    if machine.free_parts and is_free(ELEMENT, machine.free_parts):
+    if PARTS[ELEMENT] in machine.free_parts:
         return np.zeros_like(volume)
     spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)
     return np.where(pieces > 1, spent, 0.0)

@@ -38,8 +38,8 @@ from shardwright.cost.part_phase_recompute_keys import (
     GEMM,
     LAUNCH,
     PART_OF_AXIS,
+    PARTS,
     PHASES,
-    is_free,
 )
 from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
 from shardwright.cost.tables.block_layer_mesh_table_classes import BlockTable, BlockVariantTable
@@ -129,8 +129,7 @@ def block_tables(
     moves_again, recomputes = repeats_move(program, runtime), program.has_backward
     for move in program.moves:
         phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
-        free = is_free(part, machine.free_parts) if machine.free_parts else False
-        size = spans(move)[0].size
+        free, size = PARTS[part] in machine.free_parts, spans(move)[0].size
         wait = wait_s if on_own_kernels(move, runtime) and not free else 0.0
         exposed, hidden = move_cost(
             move,
@@ -157,7 +156,7 @@ def block_tables(
         seconds,
         clock,
         pair if runtime.expert_overlap else None,
-        launches_free=is_free(LAUNCH, machine.free_parts) if machine.free_parts else False,
+        launches_free=PARTS[LAUNCH] in machine.free_parts,
     )
     seconds[3, ELEMENT] += waited_for_host(
         host_bytes(program, local), rate=host_rate, seconds=seconds

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from shardwright.frameworks.export.decoder_view_and_unsupported_layers import decoder_of
 from shardwright.frameworks.export.export_plan_shortfall_and_file_types import (
     Exporter,
     ExportFile,
@@ -122,7 +123,7 @@ def _mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
             what="sp on some stages alone", hint="sp of all stages that have tp, or of none"
         )
     last = grids[-1]
-    if not _has_untied_embeddings(export) and (
+    if decoder_of(export.problem.model).ties_embedding and (
         first.tp != last.tp or (first.dp % last.dp and last.dp % first.dp)
     ):
         yield Shortfall(
@@ -155,11 +156,6 @@ def _device_order_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
                 )
                 return
             at += mesh.grid.devices
-
-
-def _has_untied_embeddings(export: PlanToExport) -> bool:
-    """True if the model has separate weights for embedding and output head."""
-    return any(name == "untie-embeddings-and-output-weights" for name, _ in arguments(export))
 
 
 def _accelerators_of_devices(cluster: Cluster, devices: Collection[int]) -> set[str]:
@@ -209,7 +205,7 @@ def _hetero_section(export: PlanToExport) -> Settings:
     }
     if any(mesh.grid.ep > 1 for mesh in meshes):
         section["expert_tensor_parallel_size_per_process_mesh"] = [mesh.grid.etp for mesh in meshes]
-    if not _has_untied_embeddings(export) and meshes[0].grid.dp != meshes[-1].grid.dp:
+    if decoder_of(export.problem.model).ties_embedding and meshes[0].grid.dp != meshes[-1].grid.dp:
         section["use_partial_reduce_for_shared_embedding"] = True
     return section
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from shardwright.frameworks.shell.arithmetic import arithmetic
 from shardwright.frameworks.shell.variables_and_positional_parameters import (
@@ -22,13 +22,14 @@ _BODY: Final = re.compile(
     r"([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3}|[@*#])(?:\[([^\[\]]*)\])?(.*)", re.DOTALL
 )
 _INSTEAD: Final = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
-_CUT: Final = re.compile(r"(##?|%%?)(.*)", re.DOTALL)
+_REMOVED: Final = re.compile(r"(##?|%%?)(.*)", re.DOTALL)
 _REPLACED: Final = re.compile(r"(//?)((?:[^/\\]|\\.)*)(?:/(.*))?", re.DOTALL)
 _PART: Final = re.compile(r":([^:]+)(?::([^:]+))?")
 _CASES: Final = {",,": str.lower, "^^": str.upper}
 _MAX_MATCHED: Final = 500
 """Characters of a value that patterns are matched with."""
 
+_Sliced = TypeVar("_Sliced", str, tuple[str, ...])
 ExpandWord = Callable[[str], str]
 """Function that expands the variables in a word."""
 
@@ -62,9 +63,8 @@ def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value |
         # A name in braces is the same as without; what is cut from it is not known either.
         return unknown_name(variables, name) if not rest and index is None else None
     if isinstance(value, tuple) and (part := _PART.fullmatch(rest)) is not None:
-        bounds = _bounds(part, variables, filled)
         # ``${@:1}`` is the first positional parameter, ``${A[@]:0}`` the first item.
-        return None if bounds is None else _slice(value, *bounds, first=1 if name in "@*" else 0)
+        return _cut(value, part, variables, filled, first=1 if name in "@*" else 0)
     return value if not rest else _substring_or_replaced(value, rest, variables, filled)
 
 
@@ -134,10 +134,8 @@ def _substring_or_replaced(
         return _CASES[rest](value)
     part = _PART.fullmatch(rest)
     if part is not None:
-        bounds = _bounds(part, variables, filled)
-        cut = None if bounds is None else _slice(tuple(value), *bounds)
-        return None if cut is None else "".join(cut)
-    removed = _CUT.fullmatch(rest)
+        return _cut(value, part, variables, filled)
+    removed = _REMOVED.fullmatch(rest)
     if removed is not None:
         return _without_pattern(value, removed[1], filled(removed[2]))
     replaced = _REPLACED.fullmatch(rest)
@@ -148,31 +146,29 @@ def _substring_or_replaced(
     return None
 
 
-def _bounds(
-    part: re.Match[str], variables: Variables, filled: ExpandWord
-) -> tuple[int, int | None] | None:
-    """(begin, length) of ``:begin:length``; a length of None = to the end. None = not known."""
+def _cut(
+    value: _Sliced,
+    part: re.Match[str],
+    variables: Variables,
+    filled: ExpandWord,
+    *,
+    first: int = 0,
+) -> _Sliced | None:
+    """Characters or items of ``:begin:length``, counted from `first`; None = not known.
+
+    A negative begin counts from the end, a negative length is what is left out at the end.
+    ``${@:0}`` is not known: it begins with the script's name.
+    """
     begin, length = (
         arithmetic(filled(text).strip("() "), variables) if text else None for text in part.groups()
     )
-    return None if begin is None or (part[2] and length is None) else (begin, length)
-
-
-def _slice(
-    items: tuple[str, ...], begin: int, length: int | None, *, first: int = 0
-) -> tuple[str, ...] | None:
-    """Items from number `begin` on, counted from `first`; a negative `begin` counts from the end.
-
-    A negative `length` is a number of items to leave out at the end. None where it means another
-    thing: ``${@:0}``, which begins with the script's name.
-    """
-    start = begin - first if begin > 0 else begin + len(items) if begin < 0 else 0
-    if begin == 0 and first:
+    if begin is None or (part[2] and length is None) or (first and begin == 0):
         return None
+    start = begin + len(value) if begin < 0 else begin - first
     if start < 0:
-        return ()
-    end = len(items) if length is None else start + length if length >= 0 else len(items) + length
-    return items[start:end] if end > start else ()
+        return value[:0]
+    end = len(value) if length is None else length + (start if length >= 0 else len(value))
+    return value[start : max(end, start)]
 
 
 def _without_pattern(value: str, mark: str, pattern: str) -> str:

@@ -106,26 +106,28 @@ def _run_nodes(state: ScriptState, nodes: Sequence[Node]) -> None:
             if _is_reached(state, node.statement.joint, node.statement.text, node.statement.line):
                 run_command(state, node.statement)
         elif isinstance(node, If):
-            if _is_reached(state, node.joint, "if", node.line):
+            if _is_reached(state, node.joint, "if", node.line, [node]):
                 _run_if(state, node)
         elif isinstance(node, Loop):
-            if _is_reached(state, node.joint, "for" if node.name else "while", node.line):
+            if _is_reached(state, node.joint, _loop_word(node), node.line, [node]):
                 _run_loop(state, node)
         elif isinstance(node, Case):
-            if _is_reached(state, node.joint, "case", node.line):
+            if _is_reached(state, node.joint, "case", node.line, [node]):
                 _run_case(state, node)
         elif isinstance(node, Function):
             state.functions[node.name] = node
-        elif _is_reached(state, node.joint, "{ ... }", node.line):
+        elif _is_reached(state, node.joint, "{ ... }", node.line, [node]):
             _run_nodes(state, node.body)
 
 
-def _is_reached(state: ScriptState, joint: str, text: str, line: int) -> bool:
+def _is_reached(
+    state: ScriptState, joint: str, text: str, line: int, block: Sequence[Node] = ()
+) -> bool:
     """True if the last result lets the statement behind `joint` run; False, noted, if unknown."""
     if joint not in ("&&", "||"):
         return True
     if state.held is None:
-        tell(state, line, text, "what decides about it is not known here")
+        tell(state, line, text, "what decides about it is not known here", block)
         return False
     return state.held == (joint == "&&")
 
@@ -199,10 +201,21 @@ def _run_loop(state: ScriptState, node: Loop) -> None:
                 if condition_holds is None
                 else f"more than {_MAX_TURNS:,} turns"
             )
-            tell(state, node.line, f"while {node.text}", f"{why}, it was not followed", node.body)
+            tell(
+                state,
+                node.line,
+                f"{_loop_word(node)} {node.text}",
+                f"{why}, it was not followed",
+                node.body,
+            )
             return
         if condition_holds == node.until or not _run_body_once(state, node.body):
             return
+
+
+def _loop_word(loop: Loop) -> str:
+    """Shell word that begins a loop: ``for``, ``while`` or ``until``."""
+    return "for" if loop.name else "until" if loop.until else "while"
 
 
 def _run_body_once(state: ScriptState, body: Sequence[Node]) -> bool:

@@ -5,7 +5,7 @@ A mesh is expanded into members only if the bound of all its members is below th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -100,7 +100,7 @@ def search(
         )
 
     run(first).search(first_part=first)
-    if len(others) > 1 and found.outcome.ranked:
+    if others and found.outcome.ranked:
         others = fastest_first(problem, others, found.outcome.ranked[0].grid)
     for part in others:
         run(part).search(first_part=first)
@@ -127,8 +127,10 @@ def _counted_meshes(
     )
 
 
-def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
+def fastest_first(problem: Problem, parts: Sequence[Space], grid: Grid) -> list[Space]:
     """Sort option parts by ascending simulated step seconds of `grid` under their options."""
+    if len(parts) < 2:
+        return list(parts)
     modules = tuple(option for option in grid.options if option[0] in LADDER)
 
     def seconds(part: Space) -> float:
