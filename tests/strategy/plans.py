@@ -57,6 +57,8 @@ FORMS: Final = {
     for form in ("chain", "sliced", "looped", "wave", "opposite")
 }
 """Schedules of the same lanes."""
+FREE: Final = "free"
+"""The form of lanes whose stages are anywhere and whose orders are tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,11 +486,10 @@ def _free(
 
 
 def _ranked(
-    draw: st.DrawFn, model: Model
+    draw: st.DrawFn, model: Model, form: str
 ) -> tuple[int, tuple[Lane, ...], tuple[NamedOrder | Table, ...]]:
     """One pipeline of equal ranks under a schedule by name: a chain, loops, waves, or two opposite
     lanes."""
-    form = draw(st.sampled_from(tuple(FORMS)))
     ranks = (
         2
         if form == "opposite"
@@ -520,10 +521,11 @@ def _ranked(
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Case:
-    """A legal general plan for a small model."""
+def plans_of_form(draw: st.DrawFn, form: str) -> Case:
+    """A legal general plan for a small model, of a form of lanes: one of `FORMS`, which have
+    schedules by name, or `FREE`, whose orders are tables."""
     model = draw(st.sampled_from(MODELS))()
-    devices, lanes, orders = (_free if draw(st.booleans()) else _ranked)(draw, model)
+    devices, lanes, orders = _free(draw, model) if form == FREE else _ranked(draw, model, form)
     plan = Plan(
         devices=devices,
         lanes=lanes,
@@ -531,3 +533,9 @@ def plans(draw: st.DrawFn) -> Case:
         shards=_lane_shards(draw, lanes, _shards(draw, model)),
     )
     return Case(plan=plan, model=model, global_batch=sum(lane.samples for lane in lanes))
+
+
+def plans() -> st.SearchStrategy[Case]:
+    """A legal general plan for a small model, half of them with orders by name."""
+    named = st.sampled_from(tuple(FORMS)).flatmap(plans_of_form)
+    return st.one_of(plans_of_form(FREE), named)
