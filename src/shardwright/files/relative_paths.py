@@ -47,7 +47,7 @@ def request_resolved_from(request: Request, folder: Path) -> Request:
     """
 
     def path_from_here(text: str) -> str:
-        """`folder`/text, normalised, where that file exists; else the text unchanged."""
+        """Path of a file beside the stored one, as seen from here; the text if no such file."""
         path = folder / text
         return os.path.normpath(path) if _exists(path) else text
 

@@ -158,7 +158,7 @@ def launch_of_files(
 def _function_named(
     files: Sequence[tuple[str, str]], given: Mapping[str, str], framework: str
 ) -> Mapping[str, str]:
-    """Setting -> function of a given Python file that a script names; empty without a .py file.
+    """{recipe or config setting: function} that the scripts' options name; {} if no .py is given.
 
     The result is by the name of the setting.
     """

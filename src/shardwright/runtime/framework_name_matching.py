@@ -93,6 +93,6 @@ def nearest_runtime_name(words: str) -> str:
 
 
 def _number(text: str) -> tuple[int, int]:
-    """Parse version text as (major, minor)."""
+    """Parse ``major`` or ``major.minor`` as (major, minor); ValueError for a third part."""
     major, _, minor = text.partition(".")
     return (int(major or 0), int(minor or 0))

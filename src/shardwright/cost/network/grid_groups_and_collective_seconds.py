@@ -225,7 +225,7 @@ def spans_along(axis: str, rows: DegreeRows, network: Network) -> tuple[Span, ..
 
 
 def all_alike(rows: DegreeRows, network: Network) -> BoolArray:
-    """(n,) True where the groups of every axis inside a stage lie the same way.
+    """(n,) True where all TP, CP and EP groups of a layer lie the same way; DP is not compared.
 
     Or as the rows say.
     """

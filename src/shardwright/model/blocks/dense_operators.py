@@ -154,9 +154,9 @@ def residual(name: str, *, source: str, skip: str, hidden: int) -> Operator:
 def grouped_shape(
     fields: Fields, *, head_dim: int, kv_heads: int | None = None, **more: Any
 ) -> AttentionShape:
-    """Shape of grouped-query attention with one head width, from a configuration's fields.
+    """Shape of grouped-query attention from `fields`, where all heads have the width `head_dim`.
 
-    `kv_heads` is the class default; `more` are further fields of the shape.
+    `kv_heads` counts where the fields name none; `more` are further fields of the shape.
     """
     return AttentionShape(
         heads=fields.heads(),

@@ -88,7 +88,7 @@ class CellStructure:
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that the device works on in operators of `klass`; see `Placing.tokens`."""
+        """Tokens of a microbatch on the device in operators of `klass`; see `Placing.tokens`."""
         return Size(times=self._token_count(klass, length))
 
     def part(self, extent: Extent, operator: Operator) -> Size:

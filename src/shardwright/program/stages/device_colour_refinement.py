@@ -228,7 +228,7 @@ def _communication_traits(
     ground: StageDevices,
     period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
-    """Yield message and sum traits: (trait, bases, stage size, True if partners share a stage)."""
+    """Yield traits that tell devices apart by partners: (trait, bases, stage size, all inside)."""
     units = ground.units
     messages_by_form: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for lane_edge in edges:

@@ -285,7 +285,7 @@ def _placement_numbers(
 def message_traits(
     messages: Same[IntArray], first_device: int, units: tuple[Units, ...]
 ) -> tuple[Trait, Trait]:
-    """Traits of the senders and of the receivers of messages: elements on each tier, partners.
+    """Marks of senders, of receivers: equal for devices with equal elements on each tier.
 
     Messages are counted from a base.
     """

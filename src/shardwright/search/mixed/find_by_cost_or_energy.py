@@ -192,7 +192,7 @@ def _goal_search(
 def _proof_intervals(
     search: GoalSearch, longest_interval: TimeInterval, best: ValuedPlan, clock: Limit
 ) -> tuple[TimeInterval, ...]:
-    """Intervals of step times that prove the bound of the best plan, or of the front."""
+    """Bound the cost rate of every step time in intervals, which proves the best plan or front."""
     pipeline_sets, price_per_second, values_cache = (
         search.pipeline_sets,
         search.price_per_second,

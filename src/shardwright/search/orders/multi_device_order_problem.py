@@ -144,17 +144,17 @@ def _unordered_rows(
     )
 
 
-def _neighbours_in_stage(place: IntArray) -> tuple[IntArray, IntArray]:
+def _neighbours_in_stage(node_at: IntArray) -> tuple[IntArray, IntArray]:
     """(nodes,) previous and next node of the same stage and kind, -1 where there is none.
 
     Backwards take slices from last to first.
     """
-    ordered = place.copy()
+    ordered = node_at.copy()
     ordered[1:] = ordered[1:, ..., ::-1]
-    lines = ordered.reshape(*place.shape[:3], -1)
+    lines = ordered.reshape(*node_at.shape[:3], -1)
     pairs = np.stack([lines[..., :-1].reshape(-1), lines[..., 1:].reshape(-1)])
     before, behind = pairs[:, (pairs >= 0).all(axis=0)]
-    turn, following = np.full((2, int(place.max()) + 1), -1, np.int64)
+    turn, following = np.full((2, int(node_at.max()) + 1), -1, np.int64)
     turn[behind], following[before] = before, behind
     return turn.copy(), following.copy()
 

@@ -291,7 +291,7 @@ def _item(reader: PlanLineReader, text: str) -> Item:
 
 
 def _read_placement(reader: PlanLineReader) -> Placement | None:
-    """Parse ``all[0-11] = b2 t8 +8 via ring``: classes, blocks, tree, device offset; or None."""
+    """Parse ``all[0-11] = b2 t8 +8 via ring``: split of operator classes in blocks; or None."""
     if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
         return None
     if reader.lines[reader.place][1].startswith(("order ", "zero ", "grid ", "lane ", "stages ")):

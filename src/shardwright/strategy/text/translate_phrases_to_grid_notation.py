@@ -200,7 +200,7 @@ def _notation_of_phrase(phrase: str, of: Grid | None) -> str:
 
 
 def _one_step(name: str, up: bool, of: Grid | None) -> str:
-    """Text of grid `of`'s degree doubled (`up`) or halved; ZeRO, recompute: one step; or empty."""
+    """Notation (`tp8`) of one step up or down from `of`; empty if `name` is no degree."""
     degree = DEGREES.get(name, name)
     if degree not in _STEPS and degree not in DEGREES.values():
         return ""

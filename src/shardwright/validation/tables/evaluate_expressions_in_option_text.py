@@ -70,7 +70,7 @@ def _syntax_tree(expression: str) -> ast.expr:
 
 
 def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]:
-    """Yield the names and numbers of an expression; ValueError for a node that is not allowed."""
+    """Yield names and numbers of an expression; ValueError but for + - * // and `_FUNCTIONS`."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.left, node.right]
     elif function := _called_function(node):

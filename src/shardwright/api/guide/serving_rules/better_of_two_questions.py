@@ -72,7 +72,7 @@ def _question(
         return None
 
     def better_at(value: int) -> SimulatedDeployment:
-        """The deployment with the higher score; the other one if the scores are equal."""
+        """Simulate both deployments at `value` of the axis; the higher score; `other` if equal."""
         return max((simulated(text, value) for text in (other, deployment)), key=score)
 
     return ServingBreakEvenQuestion(

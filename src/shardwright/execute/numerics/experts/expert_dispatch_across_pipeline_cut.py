@@ -128,7 +128,7 @@ class GatherSlots(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Send gradients of slots to the experts' rows.
+        """Send gradients of slots, unweighted by the router, to the experts' rows.
 
         See `Numerics`.
         """

@@ -44,7 +44,7 @@ def grid_patterns(
     *,
     units: tuple[int, ...],
 ) -> tuple[Patterns, IntArray]:
-    """Patterns of pipelines whose process groups all lie alike, and each row's pattern.
+    """Block and send counts of each different pipeline, and each row's index among these patterns.
 
     Args:
         pipelines: columns pp, vpp, `border` (the innermost tier that any border may cross) and
