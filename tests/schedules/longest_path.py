@@ -64,6 +64,7 @@ def run(
     times: Mapping[str, int],
     pair: Callable[[int, int], int] = lambda a, b: a + b,
     transfer: int = 0,
+    called: str = "the table",
 ) -> Run:
     """Run every row in order, each action once its inputs are there; AssertionError on deadlock.
 
@@ -71,6 +72,7 @@ def run(
         times: of F, I, W; B takes I + W.
         pair: time of an overlapped pair from those of its parts.
         transfer: between different ranks.
+        called: what the table is, for the message of a deadlock.
     """
     slices, row_start = int(table.slice.max()) + 1, table.row_start.tolist()
     letters_of = [KINDS[kind] for kind in table.kind.tolist()]
@@ -130,7 +132,8 @@ def run(
                 end.update(dict.fromkeys(outputs, free[rank]))
                 place[rank] += count
                 moving = True
-    assert place == row_start[1:], "deadlock"
+    stuck = [rank for rank in range(table.num_ranks) if place[rank] < row_start[rank + 1]]
+    assert not stuck, f"{called} deadlocks: ranks {stuck} wait for an action that never starts"
     return Run(first=first, last=free, work=work, held=held(table))
 
 

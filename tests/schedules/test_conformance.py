@@ -104,7 +104,7 @@ def test_many_sizes_run_and_are_complete(name: str) -> None:
         check_complete(found, placement=rule.placement, chunks=chunks, slices=slices, where=where)
         letters = {KINDS[kind] for kind in np.unique(found.kind)}
         assert letters <= set(rule.kinds), f"{where} has actions that `kinds` lacks: {letters}"
-        result = run(found, times={"F": 2, "I": 3, "W": 1}, transfer=1)
+        result = run(found, times={"F": 2, "I": 3, "W": 1}, transfer=1, called=where)
         extra = {"slices": slices} if slices > 1 else {}
         peak = rule.peak_in_flight(
             num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra

@@ -12,8 +12,10 @@ from shardwright.errors import StrategyError
 from shardwright.schedules.action_order_arrays import ActionTable, B, F
 from shardwright.schedules.action_table_to_plan_entries_and_time_slots import slots
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule, schedule_table
+from tests.registries import place
 from tests.tiers import examples
 
+LISTED = place("src/shardwright/schedules/schedule_registry.py", "SCHEDULES")
 MANY = examples(60, 750)
 
 
@@ -201,7 +203,8 @@ def test_tables_are_cached_and_read_only() -> None:
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_registry_names_are_the_schedules_own(name: str) -> None:
-    assert schedule(name).name == name
+    own = schedule(name).name
+    assert own == name, f"`name` of {SCHEDULES.targets[name]} is {own}, and {LISTED} says {name}"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ from shardwright.strategy.text.translate_phrases_to_grid_notation import (
     PHRASES,
     translate_phrases,
 )
+from tests.registries import place
 from tests.tiers import examples
 
+FILLERS = place("src/shardwright/strategy/text/translate_phrases_to_grid_notation.py", "_FILLERS")
 PLAN = Grid(tp=2, sp=True, pp=2, dp=8, microbatch=2, zero=1)
 SAID = {
     "fsdp": "dp32 mbs2 zero3 recompute=none",
@@ -49,7 +51,10 @@ def test_a_phrase_is_the_change_that_people_mean(words: str, text: str) -> None:
 
 @pytest.mark.parametrize("phrase", [*PHRASES, *(f"{name} 2" for name in DEGREES)])
 def test_every_phrase_is_of_the_notation(phrase: str) -> None:
-    reading = translate_phrases(phrase, of=PLAN)
+    try:
+        reading = translate_phrases(phrase, of=PLAN)
+    except StrategyError as error:
+        pytest.fail(f"{phrase!r} is not read ({error}): does it hold a word of {FILLERS}?")
     assert parse_grid(reading.text)
 
 
