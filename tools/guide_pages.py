@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.guide.make_guide import make_guide
+from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.report.guide.guide_markdown_page import (
     guide_markdown,
     table,
 )
+from shardwright.report.guide.guide_pictures import guide_pictures, picture_file
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Guide,
     Rule,
@@ -123,10 +124,24 @@ def case_page(name: str, training: Guide, serving: Guide | None) -> str:
         f"# {CASES[name].title}: which rules hold?\n",
         "For people who plan such a model. `make guide` writes this page; how to read it is in the"
         " [guide](../guide.md).\n",
-        f"## Training\n\n{guide_markdown(training, level=3)}",
-        f"## Serving\n\n{NOT_SERVED if serving is None else guide_markdown(serving, level=3)}",
+        f"## Training\n\n{guide_markdown(training, level=3, pictures=f'pictures/{name}-training')}",
+        "## Serving\n",
+        NOT_SERVED
+        if serving is None
+        else guide_markdown(serving, level=3, pictures=f"pictures/{name}-serving"),
     ]
     return "\n".join(parts)
+
+
+def case_pictures(name: str, training: Guide, serving: Guide | None) -> dict[str, str]:
+    """SVG text of each picture of a case, by the name of its file."""
+    return {
+        f"{name}-{guide.kind}-{picture.name}.svg": picture_file(picture, document)
+        for guide in (training, serving)
+        if guide is not None
+        for document in [guide_document(guide)]
+        for picture in guide_pictures(document)
+    }
 
 
 def decision_tables(guides: dict[str, tuple[Guide, Guide | None]]) -> str:
@@ -175,10 +190,12 @@ def decision_tables(guides: dict[str, tuple[Guide, Guide | None]]) -> str:
 
 def main(words: list[str]) -> None:
     """Write the pages of the named cases, or all pages."""
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "pictures").mkdir(parents=True, exist_ok=True)
     guides = {name: case_guides(name) for name in (words or CASES)}
     for name, (training, serving) in guides.items():
         (FOLDER / f"{name}.md").write_text(case_page(name, training, serving), encoding="utf-8")
+        for file, text in case_pictures(name, training, serving).items():
+            (FOLDER / "pictures" / file).write_text(text, encoding="utf-8")
     if not words:
         (FOLDER / "decision-tables.md").write_text(decision_tables(guides), encoding="utf-8")
 

@@ -96,6 +96,9 @@ def test_a_rule_that_loses_says_so_on_screen_and_in_markdown(
     assert run([*TRAINING, "-o", str(tmp_path / "guide.md")]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "guide.md").read_text()
+    for name in ("guide-rules.svg", "guide-break-evens.svg"):
+        assert f"]({name})" in page
+        assert (tmp_path / name).read_text().startswith("<svg xmlns=")
     for verdict in losing:
         assert f"{verdict['advice']} {verdict['sentence']}" in screen
         assert f"| {verdict['advice']} | {verdict['sentence']}" in page

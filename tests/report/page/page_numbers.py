@@ -59,8 +59,10 @@ class PageNumbers(HTMLParser):
     def handle_data(self, data: str) -> None:
         if not self._open:
             return
-        tag, given = self._open[-1]
-        given["text"] += data
+        tag, given = next(
+            one for one in reversed(self._open) if one[0] != "tspan" or "data-leaf" in one[1]
+        )
+        given["text"] += data  # a line of wrapped text belongs to its text
         if tag == "script" and given.get("id") == "document":
             self.document_text += data
         if tag not in _NO_TEXT and tag != "td" and "data-leaf" not in given:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import quote
 
 from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
@@ -20,16 +21,17 @@ from shardwright.files.canonical_json import to_text
 from shardwright.report.guide.agent_skill_file import agent_skill
 from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.guide.guide_markdown_page import guide_markdown
+from shardwright.report.guide.guide_pictures import guide_pictures, picture_file
 from shardwright.report.guide.guide_screen import guide_line, render_guide
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Guide
 
 SKILL_FILE: Final = "SKILL.md"
-WRITERS: Final[dict[str, Callable[[Guide], str]]] = {
-    ".html": lambda made: guide_html(guide_document(made)),
-    ".md": guide_markdown,
-    ".json": lambda made: to_text(guide_document(made)),
+WRITERS: Final[dict[str, Callable[[Guide, str], str]]] = {
+    ".html": lambda made, _: guide_html(guide_document(made)),
+    ".md": lambda made, name: guide_markdown(made, pictures=quote(name)),
+    ".json": lambda made, _: to_text(guide_document(made)),
 }
-"""Function that makes the text of a file, by its ending."""
+"""Function that makes the text of a file, by its ending; it reads the file's name without that."""
 
 
 @group(shared_options.LIMITS)
@@ -95,7 +97,12 @@ def guide(
     pins: shared_options.PinFlags,
     output: Annotated[
         Path | None,
-        Option("--output", "-o", metavar="FILE", help="Also write a page (.html), .md or .json."),
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Also write a page (.html), .md with two .svg, or .json.",
+        ),
     ] = None,
     agent: Annotated[
         Path | None,
@@ -135,7 +142,12 @@ def guide(
             else make_guide(request, time_limit_s=limits.time_limit, progress=report)
         )
     if output is not None:
-        screen.save(output, WRITERS[ending](made))
+        screen.save(output, WRITERS[ending](made, output.stem))
+    if output is not None and ending == ".md":
+        document = guide_document(made)
+        for picture in guide_pictures(document):
+            file = output.with_name(f"{output.stem}-{picture.name}.svg")
+            screen.save(file, picture_file(picture, document))
     if agent is not None:
         agent.mkdir(exist_ok=True)
         screen.save(agent / SKILL_FILE, agent_skill(made))

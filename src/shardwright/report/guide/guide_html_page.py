@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any, Final
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, SubElement
 
+from shardwright.report.guide.guide_pictures import GuidePicture, guide_pictures
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
+from shardwright.report.pictures.guide_break_evens_picture_content import FORM_OF_UNIT
 
 FORMULAS: Final = (
     Column(field="quantity", heading="Quantity"),
@@ -18,8 +20,6 @@ FORMULAS: Final = (
     Column(field="unit", heading="Unit"),
     Column(field="source", heading="Source"),
 )
-FORM_OF_UNIT: Final = {"bytes": "bytes", "bytes/s": "gigabytes_per_s"}
-"""Format of a break-even's values by their unit; others are whole numbers."""
 SIDES: Final = (
     Column(field="has", heading="Property", form="yes_no"),
     Column(field="plan/step_s", heading="Step", form="seconds"),
@@ -38,6 +38,7 @@ CHOICES: Final = (
 def guide_html(guide_json: Any) -> str:
     """HTML page of a guide, made from its JSON document."""
     views = [_best_view(guide_json)]
+    views += [_picture_view(picture) for picture in guide_pictures(guide_json)]
     views += [_rule_view(guide_json, place) for place in range(len(guide_json["rules"]))]
     return page_html(guide_json, views, scripts=())
 
@@ -63,6 +64,17 @@ def _best_view(guide_json: Any) -> View:
         question="What is the best plan?",
         reading=reading,
         next_change="Repeat it with {/best/command}",
+    )
+
+
+def _picture_view(picture: GuidePicture) -> View:
+    """View of a picture, whose numbers are in the views of the rules."""
+    return View(
+        name=picture.name,
+        question=picture.question,
+        reading=picture.reading,
+        next_change=picture.next_change,
+        chart=lambda parent, guide_json: picture.append(SubElement(parent, "figure"), guide_json),
     )
 
 

@@ -1,25 +1,46 @@
-"""Markdown page of a guide: the best plan, a table of verdicts, formulas and break-evens."""
+"""Markdown page of a guide: best plan, pictures, a table of verdicts, formulas, break-evens."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from shardwright.files.dataclass_to_json import to_json_value
+from shardwright.report.guide.guide_pictures import GuidePicture, guide_pictures
 from shardwright.report.guide.guide_screen import loss_text, plan_text, value_text
+from shardwright.report.page.markup.sentences_with_json_values import sentence_text
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Guide,
     Rule,
 )
 
 
-def guide_markdown(guide: Guide, *, level: int = 1) -> str:
-    """Markdown page, title at heading `level`: best plan, tables of rules and formulas, changes."""
+def guide_markdown(guide: Guide, *, level: int = 1, pictures: str = "") -> str:
+    """Markdown page, title at heading `level`: best plan, tables of rules and formulas, changes.
+
+    Args:
+        pictures: beginning of the paths of the SVG files (`guide_pictures.picture_file`), which
+            end in ``-NAME.svg``; empty = their sentences alone.
+    """
     mark = "#" * level
+    guide_json = to_json_value(guide, names={})
+    sections = {
+        picture.name: [
+            "",
+            f"{mark}# {picture.question}",
+            "",
+            *_lines(picture, guide_json, pictures),
+        ]
+        for picture in guide_pictures(guide_json)
+    }
     lines = [
         f"{mark} {guide.title}",
         "",
         f"`{guide.command}`",
         "",
         f"Best: {plan_text(guide.best)}.",
+        *sections.get("rules", []),
         "",
         *table(("Question", "Advice of the rule", "Here"), verdict_rows(guide.rules)),
         "",
@@ -29,9 +50,21 @@ def guide_markdown(guide: Guide, *, level: int = 1) -> str:
     ]
     sentences = [rule.break_even.sentence for rule in guide.rules if rule.break_even is not None]
     if sentences:
-        lines += ["", f"{mark}# Where the best plan changes", ""]
+        heading = ["", f"{mark}# Where does the best plan change?"]
+        lines += [*sections.get("break-evens", heading), ""]
         lines += [f"- {sentence}" for sentence in sentences]
     return "\n".join(lines) + "\n"
+
+
+def _lines(picture: GuidePicture, guide_json: Any, files: str) -> list[str]:
+    """Lines of a picture: link to its file unless `files` is "", reading, next change."""
+    link = [f"![{picture.question}]({files}-{picture.name}.svg)", ""] if files else []
+    sentences = [picture.reading, f"Next change: {picture.next_change}"]
+    marked = [
+        sentence_text(guide_json, re.sub(r"(\{[^}]*:command\})", r"`\1`", words))
+        for words in sentences[: 2 if picture.next_change else 1]
+    ]
+    return [*link, marked[0], *(line for words in marked[1:] for line in ("", words))]
 
 
 def verdict_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:

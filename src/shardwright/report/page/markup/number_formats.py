@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shardwright import units
+from shardwright.report.pictures.guide_break_evens_picture_content import (
+    factor_of_nearest_change,
+)
 
 ABSENT: Final = "-"
 """Text of a value that is null."""
@@ -19,6 +22,11 @@ def _signed_percent(fraction: float) -> str:
 def _days(days: float) -> str:
     """Text of a number of days, with one decimal below 100."""
     return f"{days:,.0f} days" if days >= 100 else f"{days:.1f} days"
+
+
+def _outcomes(rules_json: Any) -> list[str]:
+    """Outcome of each rule of a guide that has a verdict."""
+    return [rule["verdict"]["outcome"] for rule in rules_json if rule["verdict"]]
 
 
 FORMATS: Final[dict[str, Callable[[Any], str]]] = {
@@ -41,8 +49,14 @@ FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "gigabytes_per_s": lambda value: f"{value / units.GIGA:.4g} GB/s",
 }
 """Function of each format; a sentence or table names the format of each number."""
+SUMMARIES: Final[dict[str, Callable[[Any], str]]] = {
+    "judged_rules": lambda rules: str(len(_outcomes(rules))),
+    "rules_that_hold": lambda rules: str(_outcomes(rules).count("holds")),
+    "factor_of_nearest_change": lambda guide: f"{factor_of_nearest_change(guide):.3g} times",
+}
+"""Function of each format of a guide's list of rules, or of the guide; scripts do not have them."""
 
 
 def formatted(value: Any, form: str) -> str:
     """Text of a JSON value in a format; null is `ABSENT`."""
-    return ABSENT if value is None else FORMATS[form](value)
+    return ABSENT if value is None else (FORMATS | SUMMARIES)[form](value)

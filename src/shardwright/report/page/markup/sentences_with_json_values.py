@@ -14,7 +14,8 @@ from xml.etree.ElementTree import Element, SubElement
 from shardwright.report.page.markup.number_formats import formatted
 from shardwright.report.page.markup.value_at_json_pointer import value_at
 
-_VALUE: Final = re.compile(r"\{(/[^:}]*)(?::(\w+))?\}")
+_VALUE: Final = re.compile(r"\{(/[^:}]*|(?=:))(?::(\w+))?\}")
+"""A pointer and a format; ``{:form}`` is a format of the whole document."""
 
 
 def require_no_digits(words: str) -> str:
@@ -28,10 +29,12 @@ def require_no_digits(words: str) -> str:
     return words
 
 
-def value_element(parent: Element, report_json: Any, pointer: str, form: str = "text") -> Element:
-    """Append a span with the JSON value at a pointer, in a number format; returns the span."""
+def value_element(
+    parent: Element, report_json: Any, pointer: str, form: str = "text", *, tag: str = "span"
+) -> Element:
+    """Append an element with the JSON value at a pointer, in a number format; returns it."""
     attributes = {"data-leaf": pointer, "data-form": form}
-    element = SubElement(parent, "span", attributes)
+    element = SubElement(parent, tag, attributes)
     element.text = formatted(value_at(report_json, pointer), form)
     return element
 
@@ -45,7 +48,7 @@ def append_words(parent: Element, words: str) -> None:
         parent.text = (parent.text or "") + words
 
 
-def append_sentence(parent: Element, report_json: Any, template: str) -> None:
+def append_sentence(parent: Element, report_json: Any, template: str, *, tag: str = "span") -> None:
     """Append a sentence template with its JSON values filled in; ValueError for other digits.
 
     Raises:
@@ -54,7 +57,7 @@ def append_sentence(parent: Element, report_json: Any, template: str) -> None:
     end = 0
     for match in _VALUE.finditer(template):
         append_words(parent, template[end : match.start()])
-        value_element(parent, report_json, match[1], match[2] or "text")
+        value_element(parent, report_json, match[1], match[2] or "text", tag=tag)
         end = match.end()
     append_words(parent, template[end:])
 
