@@ -16,6 +16,7 @@ charts.scatter = (figure, report) => {
   const hint = "Point at a mark, or focus the chart and use the arrow keys.";
   words.textContent = hint;
   picture.replaceWith(canvas, words);
+  const showNotation = notationBox(figure, report, words);
   const points = chart.points;
   const order = points.x.map((_, place) => place).sort((a, b) => points.x[a] - points.x[b] || points.y[a] - points.y[b]);
   let selected = -1;
@@ -28,6 +29,7 @@ charts.scatter = (figure, report) => {
   const select = (place) => {
     selected = place;
     words.textContent = place < 0 ? hint : pointText(chart, place, shared);
+    showNotation(place);
     draw();
   };
   canvas.addEventListener("pointermove", (event) => {
@@ -49,6 +51,20 @@ charts.scatter = (figure, report) => {
   new ResizeObserver(draw).observe(figure);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 };
+
+function notationBox(figure, report, words) {
+  // Function that shows the notation of a point below its words, and no box where the point has none.
+  if (!figure.dataset.notations) return () => {};
+  const notations = valueAt(report, figure.dataset.notations).map((plan) => plan.notation || "");
+  const box = document.createElement("pre");
+  box.className = "point-notation";
+  box.hidden = true;
+  words.after(box);
+  return (place) => {
+    box.textContent = place < 0 ? "" : notations[place];
+    box.hidden = !box.textContent;
+  };
+}
 
 function pointList(chart, order) {
   // A closed list of all points, group by group: a line with both values and the label of each.

@@ -32,8 +32,9 @@ def append_scatter_chart(
     limit: str = "",
     line: str = "",
     shared: str = "",
+    notations: str = "",
 ) -> None:
-    """Append the scatter chart at a pointer; `limit`, `line`: words; `shared`: pointer to words.
+    """Append the scatter chart at a pointer; `limit`, `line`: words; the others: pointers.
 
     The script ``scatter.js`` replaces the picture with an interactive one of the same data, and
     adds a list of all points. The tables of the view have the points that matter.
@@ -43,11 +44,14 @@ def append_scatter_chart(
         limit: words beside the dashed line.
         line: words of the legend that name the line; empty where there is none.
         shared: JSON pointer of words that belong to the label of each point; empty = none.
+        notations: JSON pointer of a list whose object `k` has the ``notation`` of point `k`, which
+            the browser shows below the chart; empty = none.
     """
     chart = value_at(report_json, pointer)
     view, _, name = pointer.rpartition("/")
     attributes = {"data-chart": "scatter", "data-source": view, "data-name": name}
     attributes |= {"data-shared": shared, "data-limit": limit}
+    attributes |= {"data-notations": notations} if notations else {}
     figure = SubElement(parent, "figure", attributes)
     area = append_plot_area(figure, height=HEIGHT, description=description)
     x, y, points = chart["x"], chart["y"], chart["points"]
