@@ -14,8 +14,7 @@ from shardwright.report.page.charts.plot_area import (
     append_plot_area,
     append_vertical_axis,
 )
-from shardwright.report.page.charts.series_legend import append_swatch_entry
-from shardwright.report.page.markup.sentences_with_json_values import append_words
+from shardwright.report.page.charts.series_legend import append_line_entry, append_swatch_entry
 from shardwright.report.page.markup.series_swatch import series_class
 from shardwright.report.page.markup.value_at_json_pointer import value_at
 
@@ -107,6 +106,4 @@ def _append_legend(figure: Element, report_json: Any, pointer: str, *, line: str
             name = f"{pointer}/groups/{number}/name"
             append_swatch_entry(legend, report_json, name, number=group["series"])
     if line and chart["line"]:
-        entry = SubElement(legend, "span", {"class": "legend-entry"})
-        SubElement(entry, "span", {"class": "swatch front-swatch", "aria-hidden": "true"})
-        append_words(entry, line)
+        append_line_entry(legend, line, style="front-swatch")
