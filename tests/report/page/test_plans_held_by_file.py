@@ -283,5 +283,5 @@ def test_no_point_is_below_and_left_of_the_front(points: list[tuple[int, int]]) 
         levels = [level for across, level in corners if across <= x]
         assert levels
         assert min(levels) <= y
-    for (x, y), (right, level) in itertools.pairwise(corners):
-        assert (x == right and level < y) or (y == level and x < right)
+    for (left, upper), (right, lower) in itertools.pairwise(corners):
+        assert (left == right and lower < upper) or (lower == upper and left < right)
