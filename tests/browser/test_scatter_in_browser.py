@@ -15,6 +15,7 @@ from shardwright.report.page.report_page import report_html
 from tests.browser.test_report_in_browser import BAD_LABELS, OPEN_ALL, TOO_WIDE, settled
 from tests.files.other_answers import OTHER_KINDS
 from tests.report.page.report_of_size import report_of
+from tests.report.page.test_report_page_of_any_plan import document_of_kind
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -40,6 +41,19 @@ def _lines(chart: Any) -> list[str]:
             for place in places
         ]
     return lines
+
+
+def require_readable(page_of: Callable[..., Page], html: str, *, width: int) -> None:
+    """Assert that nothing is cut off and axe finds nothing, light, dark and without script."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for javascript, scheme in ((True, "light"), (True, "dark"), (False, "dark")):
+        page = settled(page_of(html, width=width, scheme=scheme, javascript=javascript))
+        page.evaluate(OPEN_ALL)
+        assert page.evaluate(TOO_WIDE) == []
+        assert page.evaluate(BAD_LABELS) == []
+        if javascript:
+            found = axe.run(page)
+            assert found.violations_count == 0, found.generate_report()
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -97,6 +111,26 @@ def test_pointer_shows_the_nearest_point(page_of: Callable[..., Page]) -> None:
     assert "Point at a mark" in (page.text_content("#members .point-words") or "")
 
 
+def test_notation_of_the_point_is_below_the_chart(page_of: Callable[..., Page]) -> None:
+    document = document_of_kind("mixed")
+    page = settled(page_of(report_html(document)))
+    plans = document["members"]["held"]["plans"]
+    box = "#members .point-notation"
+    assert not page.is_visible(box)
+    page.focus("#members figure[data-chart=scatter] canvas")
+    page.keyboard.press("Home")
+    for plan in plans:
+        assert plan["strategy"] in (page.text_content("#members .point-words") or "")
+        assert page.text_content(box) == plan["notation"]
+        page.keyboard.press("ArrowRight")
+    assert page.is_visible(box)
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_plans_of_a_mixed_file_can_be_read(page_of: Callable[..., Page], width: int) -> None:
+    require_readable(page_of, report_html(document_of_kind("mixed")), width=width)
+
+
 @pytest.mark.parametrize("kind", ["strategies", "advice", "serving"])
 @pytest.mark.parametrize("width", [360, 1600])
 def test_other_kinds_can_be_read(
@@ -105,12 +139,4 @@ def test_other_kinds_can_be_read(
     file = tmp_path / "answer.json"
     file.write_text(to_text(OTHER_KINDS[kind]()))
     html = report_html(json.loads(to_text(report_document(make_report(file)))))
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    for javascript, scheme in ((True, "light"), (True, "dark"), (False, "dark")):
-        page = settled(page_of(html, width=width, scheme=scheme, javascript=javascript))
-        page.evaluate(OPEN_ALL)
-        assert page.evaluate(TOO_WIDE) == []
-        assert page.evaluate(BAD_LABELS) == []
-        if javascript:
-            found = axe.run(page)
-            assert found.violations_count == 0, found.generate_report()
+    require_readable(page_of, html, width=width)

@@ -25,6 +25,7 @@ from shardwright.files.read_plan_and_simulation_files import (
     require_breakdown_sum,
 )
 from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST, simulated
+from tests.files.saved import text_of_kind
 from tests.golden.files import assert_golden
 from tests.tiers import examples
 
@@ -115,6 +116,20 @@ def test_a_space_may_have_more_members_than_a_machine_word_counts() -> None:
     many = replace(ANSWER.certificate, enumerated=4 * 10**143, bounded_b0=4 * 10**143 - 400)
     text = to_text(plan_document(replace(ANSWER, certificate=many)))
     assert parse_saved(text, name="plan.json").certificate == many  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("samples", [-7.27595761e-12, -40.0, 0.0, 12.5])
+def test_dual_prices_may_add_up_to_less_than_nothing(samples: float) -> None:
+    """A negative price of replicas can outweigh those of all devices and nodes of a subspace."""
+    document = json.loads(text_of_kind("mixed"))
+    frame = {"replicas": [1, 2], "tp": 1, "nodes": [1.0, 2.0], "sharded": False, "alone": False}
+    dual = {"frame": {**frame, "sole": None}, "limit_s": 1.0, "devices": [0.0, 0.0]}
+    dual |= {"nodes": 0.0, "replicas": -20.0, "samples": samples}
+    document["certificate"]["mixed"]["closed"] = [{"options": [], "duals": [dual]}]
+    saved = parse_saved(to_text(document), name="plan.json")
+    assert isinstance(saved, StoredPlan)
+    assert saved.certificate.mixed is not None
+    assert saved.certificate.mixed.closed[0].duals[0].samples == samples
 
 
 def test_the_way_back() -> None:

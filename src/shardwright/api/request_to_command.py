@@ -42,9 +42,17 @@ def request_to_command(
             "a request that reserves bytes and a share of the memory has no command",
             hint="reserve one of both",
         )
-    for name, dollars in sorted((prices or {}).items()):
-        words += ["--price", f"{name}={dollars!r}" if name else repr(dollars)]
+    words += price_words(dict(sorted((prices or {}).items())))
     return (*words, "--tokens", PRICED_TOKENS) if prices else tuple(words)
+
+
+def price_words(prices: Mapping[str, float]) -> list[str]:
+    """Words of the options for dollars a device-hour by accelerator; an empty name is any."""
+    return [
+        word
+        for name, dollars in prices.items()
+        for word in ("--price", f"{name}={dollars!r}" if name else repr(dollars))
+    ]
 
 
 def command_text(request: Request) -> str:

@@ -55,7 +55,7 @@ LIMITS: Final[Limits] = {
     Prediction: {"capacity_bytes": FromOne},
     Request: {"seq_len": FromOne, "global_batch": FromOne},
     Certificate: dict.fromkeys(_FATES, Members),
-    Dual: {"replicas": Signed},
+    Dual: {"replicas": Signed, "samples": Signed},
     Floor: {"replicas": Signed},
     PoolAlone: {"stopped_at": Annotated[int, Field(ge=GIVEN_UP)]},
 }

@@ -47,9 +47,9 @@ def misfit_text(p: Prediction, *, classes: tuple[str, ...] = ()) -> str:
     """
     if p.fits:
         return ""
-    worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or p.capacity_bytes))
+    worst = max(p.stages, key=lambda stage: stage.reserved / stage.capacity_or(p.capacity_bytes))
     where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
-    over = worst.reserved - (worst.capacity or p.capacity_bytes)
+    over = worst.reserved - worst.capacity_or(p.capacity_bytes)
     of_device = f"{where} by {format_bytes(over)}" if over > 0 else ""
     return f"{NO_FIT}: " + "; ".join(filter(None, (of_device, host_lack(p.host_memory))))
 
@@ -263,6 +263,6 @@ def host_share(hosts: tuple[HostMemory, ...]) -> str:
 def _tensors_fit(p: Prediction) -> bool:
     """True if every stage fits without the fragmentation of the caching allocator."""
     return all(
-        s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes)
+        s.reserved - dict(s.items).get("fragmentation", 0) <= s.capacity_or(p.capacity_bytes)
         for s in p.stages
     )

@@ -96,7 +96,7 @@ def fullest(prediction: Prediction) -> StageMemory:
     return max(
         prediction.stages,
         key=lambda stage: (
-            stage.reserved / (stage.capacity or prediction.capacity_bytes),
+            stage.reserved / stage.capacity_or(prediction.capacity_bytes),
             -stage.rank,
         ),
     )
@@ -105,7 +105,7 @@ def fullest(prediction: Prediction) -> StageMemory:
 def missing_bytes(prediction: Prediction) -> tuple[tuple[int, int], ...]:
     """(rank, missing bytes) of every stage, or class of devices, that does not fit."""
     lacks = (
-        (stage.rank, stage.reserved - (stage.capacity or prediction.capacity_bytes))
+        (stage.rank, stage.reserved - stage.capacity_or(prediction.capacity_bytes))
         for stage in prediction.stages
     )
     return tuple((rank, count) for rank, count in lacks if count > 0)

@@ -42,6 +42,10 @@ class StageMemory:
         """Bytes that PyTorch's caching allocator reserves: `reserved` less the items outside it."""
         return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
 
+    def capacity_or(self, capacity: int) -> int:
+        """Memory bytes of these devices: their own in a mixed cluster, else the given ones."""
+        return self.capacity or capacity
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:

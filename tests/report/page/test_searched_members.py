@@ -88,23 +88,25 @@ def test_a_file_of_a_mixed_search_lists_its_other_plans(tmp_path: Path) -> None:
         *(runner.step_time_s for runner in mixed.runners),
         *(pool.step_time_s for pool in mixed.alone if pool.step_time_s is not None),
     ]
-    assert [one.step_s for one in members.candidates] == sorted(steps)
+    assert members.held is not None
+    assert [one.step_s for one in members.held.plans] == sorted(
+        [saved.prediction.step_time_s, *steps]
+    )
     assert len(steps) > len(mixed.alone)
-    for one in members.candidates:
-        assert one.slower == pytest.approx(one.step_s / saved.prediction.step_time_s - 1)
     file = tmp_path / "best.json"
     file.write_text(file_text(saved, file))
     document = json.loads(to_text(report_document(make_report(file))))
     view = next(view for view in report_views(document) if view.name == "members")
     change = sentence_text(document, view.next_change)
-    assert members.candidates[0].strategy in change
-    assert members.candidates[0].kind in change
+    assert members.held.neighbour is not None
+    assert members.held.neighbour.strategy in change
+    assert members.held.command in change
     assert "no other plan" not in sentence_text(document, view.reading)
 
 
 def test_a_file_without_other_plans_says_so(tmp_path: Path) -> None:
     document = _document(tmp_path, "joint")
-    assert not document["members"]["candidates"]
+    assert document["members"]["held"] is None
     view = next(view for view in report_views(document) if view.name == "members")
     assert "The file holds no other plan than the best." in sentence_text(document, view.reading)
     assert not view.next_change

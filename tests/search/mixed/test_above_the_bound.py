@@ -33,8 +33,8 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedLane,
     MixedPlan,
     general_plan,
-    move_to_pool,
 )
+from shardwright.search.mixed.plans.move_plan_to_pool_devices import move_to_pool
 from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_cost_table import LAYER

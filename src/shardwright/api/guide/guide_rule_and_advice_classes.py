@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardwright.api.guide.applies_to_every_request import applies_to_every_request
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
@@ -55,11 +56,6 @@ class Advice:
     max_devices: int = 0
 
 
-def _always(_facts: RequestFacts) -> bool:
-    """True: the rule applies to every request."""
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuideRule:
     """A rule of thumb: its question, its published words, and its advice for a request.
@@ -78,4 +74,4 @@ class GuideRule:
     statement: str
     source: str
     advise: Callable[[RequestFacts], Advice]
-    applies: Callable[[RequestFacts], bool] = _always
+    applies: Callable[[RequestFacts], bool] = applies_to_every_request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardwright.api.guide.applies_to_every_request import applies_to_every_request
 from shardwright.api.guide.serving_request_facts_and_simulations import (
     ServingFacts,
     SimulatedDeployment,
@@ -50,11 +51,6 @@ class ServingAdvice:
     break_even: ServingBreakEvenQuestion | None = None
 
 
-def _always(_facts: ServingFacts) -> bool:
-    """True: the rule applies to every request."""
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRule:
     """A rule of thumb of serving: its question, its published words, and its advice."""
@@ -64,4 +60,4 @@ class ServingRule:
     statement: str
     source: str
     advise: Callable[[ServingFacts], ServingAdvice]
-    applies: Callable[[ServingFacts], bool] = _always
+    applies: Callable[[ServingFacts], bool] = applies_to_every_request

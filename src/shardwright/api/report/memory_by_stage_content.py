@@ -22,7 +22,7 @@ from shardwright.report.page.view_data_types.memory_by_stage import (
     NamedBytes,
     StageMemoryUse,
 )
-from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
+from shardwright.simulator.prediction import HostMemory, Prediction
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.units import PICOSECONDS_PER_SECOND
 
@@ -87,7 +87,7 @@ def _stage_use(prediction: Prediction, names: list[str], number: int) -> StageMe
     """Memory of one device of a stage: bytes by item, reserved bytes, capacity and share."""
     stage = prediction.stages[number]
     sizes = dict(stage.items)
-    capacity = capacity_bytes(prediction, stage)
+    capacity = stage.capacity_or(prediction.capacity_bytes)
     return StageMemoryUse(
         name=f"stage {stage.rank}",
         devices=stage.devices,
@@ -98,11 +98,6 @@ def _stage_use(prediction: Prediction, names: list[str], number: int) -> StageMe
         capacity_bytes=capacity,
         share=stage.reserved / capacity,
     )
-
-
-def capacity_bytes(prediction: Prediction, stage: StageMemory) -> int:
-    """Memory capacity in bytes of a device of a stage: its own, else the prediction's."""
-    return stage.capacity or prediction.capacity_bytes
 
 
 def _host_use(host: HostMemory) -> HostMemoryUse:

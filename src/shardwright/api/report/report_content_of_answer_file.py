@@ -20,6 +20,7 @@ from shardwright.api.report.searched_members_content import searched_members
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.api.report.what_if_content import what_if_axes
+from shardwright.api.request_to_command import price_words
 from shardwright.api.what_if.search_best_plans_along_axis import can_repeat_search
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import canonical_value, parse_json, read_text
@@ -131,10 +132,7 @@ def add_what_if(
 
 def _given_options(tokens: float, prices: Mapping[str, float]) -> list[str]:
     """Words of the options that a report was made with."""
-    words = ["--tokens", f"{tokens:.17g}"] if tokens else []
-    for name, dollars in prices.items():
-        words += ["--price", f"{name}={dollars!r}" if name else repr(dollars)]
-    return words
+    return [*(["--tokens", f"{tokens:.17g}"] if tokens else []), *price_words(prices)]
 
 
 def report_document(report: Report) -> dict[str, Any]:

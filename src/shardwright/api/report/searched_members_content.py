@@ -8,6 +8,11 @@ from typing import Final
 import numpy as np
 
 from shardwright.api.report.changes.pin_space_to_one_grid import pins_of_grid
+from shardwright.api.report.plans_held_by_file_content import plans_held_by_file
+from shardwright.api.report.scatter_groups_of_plans_that_do_not_fit import (
+    BEYOND_DEVICE,
+    BEYOND_HOST,
+)
 from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import (
     SearchMethod,
@@ -26,6 +31,7 @@ from shardwright.report.page.view_data_types.scatter_chart_data import (
     ScatterChart,
     ScatterGroup,
     ScatterPoints,
+    corners_of_front,
 )
 from shardwright.report.page.view_data_types.searched_members import (
     FateCount,
@@ -33,7 +39,6 @@ from shardwright.report.page.view_data_types.searched_members import (
     NearMembers,
     SearchedMember,
     SearchedMembers,
-    StoredCandidate,
 )
 from shardwright.search.grid.best_first_search import SimulatedMember
 from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
@@ -68,14 +73,14 @@ _DIGITS: Final = 5
 _FIT, _DEVICE, _HOST, _SIMULATED = range(4)
 GROUPS: Final = (
     ScatterGroup(name="fits, ruled out by its lower bound of time", series=0, solid=False),
-    ScatterGroup(name="does not fit in a device's memory", series=7, solid=False),
-    ScatterGroup(name="does not fit in a node's host memory", series=4, solid=False),
+    BEYOND_DEVICE,
+    BEYOND_HOST,
     ScatterGroup(name="simulated", series=3, solid=True),
 )
 """Groups of plotted strategies; a simulated strategy is drawn above the others."""
 _NOT_ENUMERATED: Final = (
-    "This search bounds parts of its space together and does not list single strategies, so only"
-    " their counts are known."
+    "This search bounds parts of its space together and does not list single strategies, so of most"
+    " of them only the counts are known."
 )
 _OTHER_VERSION: Final = (
     "The file's certificate is for other numbers than this version's, so only its counts are"
@@ -125,46 +130,7 @@ def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedM
         if listed is not None:
             return _with_points(saved, counted, listed, most=most)
         counted = replace(counted, note=_OTHER_VERSION)
-    return replace(counted, candidates=_stored_candidates(saved))
-
-
-def _stored_candidates(saved: StoredPlan) -> tuple[StoredCandidate, ...]:
-    """Simulated plans that a file holds beside the best one, the fastest first.
-
-    These are the next plans in rank and, of a mixed search, the fastest plans of other
-    compositions, the best grid of each pool alone, and the front of time and cost.
-    """
-    best_s = saved.prediction.step_time_s
-    found = [
-        ("next in rank", print_grid(one.grid), one.step_time_s) for one in saved.alternatives
-    ] + _candidates_of_mixed(saved)
-    return tuple(
-        StoredCandidate(strategy=strategy, kind=kind, step_s=seconds, slower=seconds / best_s - 1.0)
-        for kind, strategy, seconds in sorted(found, key=lambda one: one[2])
-    )
-
-
-def _candidates_of_mixed(saved: StoredPlan) -> list[tuple[str, str, float]]:
-    """(kind, strategy, step seconds) of the plans in the certificate of a mixed search."""
-    mixed = saved.certificate.mixed
-    if mixed is None:
-        return []
-    return [
-        *(
-            ("the fastest found of another composition", one.pipelines, one.step_time_s)
-            for one in mixed.runners
-        ),
-        *(
-            (f"the best grid on {pool.name} alone", pool.strategy, pool.step_time_s)
-            for pool in mixed.alone
-            if pool.step_time_s is not None and pool.strategy != saved.name
-        ),
-        *(
-            ("on the front of time and cost", one.pipelines, one.step_time_s)
-            for one in (() if mixed.valued is None else mixed.valued.front)
-            if one.plan != saved.plan
-        ),
-    ]
+    return replace(counted, held=plans_held_by_file(saved))
 
 
 def _listed_space(request: Request, certificate: Certificate) -> _Space | None:
@@ -371,7 +337,6 @@ def _chart(
     shared = [word for word in texts[0] if all(word in words for words in texts)]
     steps = tuple(_rounded(point[1]) for point in points)
     reserved = tuple(_rounded(point[2]) for point in points)
-    best_so_far = sorted((one.step_time_s, one.reserved_bytes) for one in simulated.values())
     chart = ScatterChart(
         x=ChartAxis(
             name="step", form="seconds", ticks=round_ticks_of_ratios(steps), logarithmic=True
@@ -389,22 +354,12 @@ def _chart(
             label=tuple(" ".join(word for word in words if word not in shared) for words in texts),
             group=tuple(point[3] for point in points),
         ),
-        line=_stairs(best_so_far),
+        line=corners_of_front(
+            (_rounded(one.step_time_s), _rounded(one.reserved_bytes)) for one in simulated.values()
+        ),
         limit=float(listed.capacity),
     )
     return chart, " ".join(shared)
-
-
-def _stairs(ordered: list[tuple[float, int]]) -> tuple[tuple[float, float], ...]:
-    """Corners of the front's line: no plotted simulated strategy is below it and left of it."""
-    corners: list[tuple[float, float]] = []
-    for seconds, memory in ordered:
-        if not corners:
-            corners.append((_rounded(seconds), _rounded(memory)))
-        elif memory < corners[-1][1]:
-            corners.append((_rounded(seconds), corners[-1][1]))
-            corners.append((_rounded(seconds), _rounded(memory)))
-    return tuple(corners)
 
 
 def _rounded(value: float) -> float:

@@ -158,7 +158,7 @@ def _nodes(classes: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[Equa
 
 def capacity_bytes(step: StepPicture, row: TimelineRow) -> int:
     """Memory capacity in bytes of a row's devices: their own, else that of the whole step."""
-    return row.memory.capacity or step.capacity
+    return row.memory.capacity_or(step.capacity)
 
 
 def row_label(row: TimelineRow) -> str:

@@ -201,7 +201,7 @@ def _block_texts(text: str) -> tuple[str, ...]:
 
 def _memory_cells(stage: StageMemory, *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:
     """Cells of a stage in GiB: items, allocated, reserved, and the percentage of capacity."""
-    items, room = dict(stage.items), stage.capacity or capacity
+    items, room = dict(stage.items), stage.capacity_or(capacity)
     return (
         *(_gib(items.get(name, 0)) for name in names),
         _gib(stage.allocated),

@@ -10,6 +10,7 @@ from typing import Final
 
 from shardwright.api.raise_first_broken_strategy_rule import check_grid
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
+from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
@@ -107,15 +108,16 @@ def _change(
     *,
     strategy: str,
     command: str,
+    batches: int = 1,
 ) -> SimulatedChange:
-    """A simulated change of a step with as many sequences, against the stored step."""
-    ratio = simulated.step_time_s / step.prediction.step_time_s
+    """A simulated change of a step, against as many stored steps as it has batches."""
+    ratio = simulated.step_time_s / (batches * step.prediction.step_time_s)
     return SimulatedChange(
         change=change,
         strategy=strategy,
         command=command,
         step_s=simulated.step_time_s,
-        sequences=saved.request.global_batch,
+        sequences=batches * saved.request.global_batch,
         gain=1.0 - ratio,
         difference=ratio - 1.0,
         simulated=1,
@@ -154,15 +156,14 @@ def doubled_batch(
         return None
     if not simulated.fits:
         return None
-    return SimulatedChange(
-        change="twice as many sequences a step",
+    return _change(
+        saved,
+        step,
+        simulated,
+        "twice as many sequences a step",
         strategy=print_grid(saved.grid),
         command=command,
-        step_s=simulated.step_time_s,
-        sequences=request.global_batch,
-        gain=1.0 - simulated.step_time_s / (2.0 * step.prediction.step_time_s),
-        difference=simulated.step_time_s / (2.0 * step.prediction.step_time_s) - 1.0,
-        simulated=1,
+        batches=2,
     )
 
 
@@ -179,8 +180,4 @@ def _simulate_command(request: Request, path: Path) -> str:
     search = ("pins", "excludes", "space", "top", "objective", "headroom", "max_devices", "use_all")
     if replace(request, **{name: getattr(usual, name) for name in search}) != usual:
         return ""
-    words = ["shardwright", "simulate", request.model, request.cluster]
-    words += ["--seq-len", str(request.seq_len), "--global-batch", str(request.global_batch)]
-    words += ["--runtime", request.runtime] if request.runtime else []
-    words += ["--precision", request.precision] if request.precision else []
-    return shlex.join([*words, "--strategy", path.name])
+    return shlex.join([*request_to_command(usual, verb="simulate"), "--strategy", path.name])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from shardwright.errors import StrategyError
+from shardwright.api.report.first_lines_of_plan_notation import first_lines_of_notation
 from shardwright.report.page.view_data_types.notebook_card_of_general_plan import (
     PlanCard,
     PlanLaneRow,
@@ -12,25 +10,20 @@ from shardwright.report.page.view_data_types.notebook_card_of_general_plan impor
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.print_plan import print_plan
-
-MOST_LINES: Final = 60
-"""Lines of the notation that a card shows; a table of a large pipeline has thousands."""
 
 
 def plan_card(plan: Plan) -> PlanCard:
     """The notebook card of a general plan: counts, lanes, and first lines of its notation."""
-    lines = _notation_lines(plan)
-    shown = lines[:MOST_LINES]
+    notation = first_lines_of_notation(plan)
     return PlanCard(
         devices=plan.devices,
         samples=sum(lane.samples for lane in plan.lanes if lane.role is Role.TRAIN),
         stages=sum(len(lane.stages) for lane in plan.lanes),
         zero_rules=len(plan.shards),
         lanes=tuple(_lane_row(lane, _order_name(plan, lane.name)) for lane in plan.lanes),
-        lines=len(lines),
-        notation="\n".join(shown) if shown else None,
-        shown_lines=len(shown),
+        lines=notation.lines,
+        notation=notation.text,
+        shown_lines=notation.shown,
     )
 
 
@@ -52,11 +45,3 @@ def _order_name(plan: Plan, lane: str) -> str:
         if lane in order.lanes:
             return order.schedule if isinstance(order, NamedOrder) else "table"
     return "-"
-
-
-def _notation_lines(plan: Plan) -> list[str]:
-    """Lines of the plan in the general notation; none where it cannot express a name."""
-    try:
-        return print_plan(plan).splitlines()
-    except StrategyError:
-        return []

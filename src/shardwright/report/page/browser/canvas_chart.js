@@ -20,7 +20,7 @@ function canvasChart(figure, { height, tools, draw }) {
   status.className = "chart-status";
   status.setAttribute("aria-live", "polite");
   frame.append(canvas, tip);
-  picture.replaceWith(bar, frame, status);
+  picture.replaceWith(...(tools.length ? [bar] : []), frame, status);
 
   const context = canvas.getContext("2d");
   const chart = { canvas, context, tip, status, width: 0, height, frames: 0, redraw, resizeHeight };

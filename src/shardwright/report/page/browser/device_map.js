@@ -1,5 +1,5 @@
-// A map of all devices, node by node (contents/communication_groups.py). The groups of the device under the pointer,
-// or of the chosen one, have the colours of their kinds of communication.
+// A map of all devices, node by node (view_data_types/communication_groups.py). The groups of the device under the
+// pointer, or of the chosen one, have the colours of their kinds of communication.
 
 charts.devices = (figure, report) => {
   const data = valueAt(report, figure.dataset.source);

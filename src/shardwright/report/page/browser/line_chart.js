@@ -1,4 +1,4 @@
-// Line charts: uPlot draws the data of a figure's source (contents/line_chart_data.py) and shows the values
+// Line charts: uPlot draws the data of a figure's source (view_data_types/line_chart_data.py) and shows the values
 // at the pointer. Dragging selects a range of the horizontal axis, a double click shows all of it.
 
 charts.line = (figure, report) => {

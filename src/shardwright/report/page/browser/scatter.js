@@ -1,34 +1,31 @@
-// Scatter charts: a canvas with the points of a figure's chart (contents/scatter_chart_data.py). The point
+// Scatter charts: a canvas with the points of a figure's chart (view_data_types/scatter_chart_data.py). The point
 // nearest to the pointer, or the one that arrow keys reach, is described below the chart.
 
 charts.scatter = (figure, report) => {
   const chart = valueAt(report, figure.dataset.source)[figure.dataset.name];
   const shared = figure.dataset.shared ? valueAt(report, figure.dataset.shared) : "";
-  const picture = figure.querySelector("svg.plot");
-  const height = Number(picture.getAttribute("height"));
-  const canvas = document.createElement("canvas");
-  const words = document.createElement("p");
-  canvas.tabIndex = 0;
-  canvas.setAttribute("role", "application");
-  canvas.setAttribute("aria-label", `${picture.getAttribute("aria-label")}. Arrow keys go from point to point.`);
-  words.className = "point-words";
-  words.setAttribute("aria-live", "polite");
+  const height = Number(figure.querySelector("svg.plot").getAttribute("height"));
   const hint = "Point at a mark, or focus the chart and use the arrow keys.";
+  const view = canvasChart(figure, { height, tools: [], draw });
+  const { canvas, status: words } = view;
+  canvas.setAttribute("aria-label", `${canvas.getAttribute("aria-label")}. Arrow keys go from point to point.`);
+  words.className = "point-words";
   words.textContent = hint;
-  picture.replaceWith(canvas, words);
+  const showNotation = notationBox(figure, report, words);
   const points = chart.points;
   const order = points.x.map((_, place) => place).sort((a, b) => points.x[a] - points.x[b] || points.y[a] - points.y[b]);
   let selected = -1;
   let places = [];
 
-  const draw = () => {
-    const area = { left: 64, top: 22, width: Math.max(figure.clientWidth - 72, 120), height: height - 58 };
-    places = drawScatter(canvas, chart, { ...area, limit: figure.dataset.limit }, height, selected);
-  };
+  function draw({ context, width }) {
+    const area = { left: 64, top: 22, width: width - 72, height: height - 58, limit: figure.dataset.limit };
+    places = drawScatter(context, chart, area, selected);
+  }
   const select = (place) => {
     selected = place;
     words.textContent = place < 0 ? hint : pointText(chart, place, shared);
-    draw();
+    showNotation(place);
+    view.redraw();
   };
   canvas.addEventListener("pointermove", (event) => {
     const place = nearestPoint(places, event.offsetX, event.offsetY);
@@ -46,9 +43,21 @@ charts.scatter = (figure, report) => {
     select(order[next]);
   });
   figure.append(pointList(chart, order));
-  new ResizeObserver(draw).observe(figure);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 };
+
+function notationBox(figure, report, words) {
+  // Function that shows the notation of a point below its words, and no box where the point has none.
+  if (!figure.dataset.notations) return () => {};
+  const notations = valueAt(report, figure.dataset.notations).map((plan) => plan.notation || "");
+  const box = document.createElement("pre");
+  box.className = "point-notation";
+  box.hidden = true;
+  words.after(box);
+  return (place) => {
+    box.textContent = place < 0 ? "" : notations[place];
+    box.hidden = !box.textContent;
+  };
+}
 
 function pointList(chart, order) {
   // A closed list of all points, group by group: a line with both values and the label of each.
@@ -88,16 +97,8 @@ function axisPlace(axis, value) {
   return axis.logarithmic ? Math.log(value / first) / Math.log(last / first) : (value - first) / (last - first);
 }
 
-function drawScatter(canvas, chart, area, height, selected) {
+function drawScatter(pen, chart, area, selected) {
   // Draws all points and returns their places on the canvas.
-  const ratio = window.devicePixelRatio || 1;
-  const width = area.left + area.width + 8;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
   const across = (value) => area.left + area.width * axisPlace(chart.x, value);
   const upwards = (value) => area.top + area.height * (1 - axisPlace(chart.y, value));
   drawAxes(pen, chart, area, across, upwards);

@@ -1,4 +1,4 @@
-// The pipeline's timeline (contents/pipeline_timeline.py), from the whole step down to one microbatch. A row is a
+// The pipeline's timeline (view_data_types/pipeline_timeline.py), from the whole step down to one microbatch. A row is a
 // device: its actions and idle time in one lane, its messages, gathers and reductions in narrow lanes below.
 
 const WORK_COLOURS = { F: "--line", R: "--line", B: "--faint", I: "--faint", W: "--ink", U: "--ink" };

@@ -14,8 +14,7 @@ from shardwright.report.page.charts.plot_area import (
     append_plot_area,
     append_vertical_axis,
 )
-from shardwright.report.page.charts.series_legend import append_swatch_entry
-from shardwright.report.page.markup.sentences_with_json_values import append_words
+from shardwright.report.page.charts.series_legend import append_line_entry, append_swatch_entry
 from shardwright.report.page.markup.series_swatch import series_class
 from shardwright.report.page.markup.value_at_json_pointer import value_at
 
@@ -32,8 +31,9 @@ def append_scatter_chart(
     limit: str = "",
     line: str = "",
     shared: str = "",
+    notations: str = "",
 ) -> None:
-    """Append the scatter chart at a pointer; `limit`, `line`: words; `shared`: pointer to words.
+    """Append the scatter chart at a pointer; `limit`, `line`: words; the others: pointers.
 
     The script ``scatter.js`` replaces the picture with an interactive one of the same data, and
     adds a list of all points. The tables of the view have the points that matter.
@@ -43,11 +43,14 @@ def append_scatter_chart(
         limit: words beside the dashed line.
         line: words of the legend that name the line; empty where there is none.
         shared: JSON pointer of words that belong to the label of each point; empty = none.
+        notations: JSON pointer of a list whose object `k` has the ``notation`` of point `k`, which
+            the browser shows below the chart; empty = none.
     """
     chart = value_at(report_json, pointer)
     view, _, name = pointer.rpartition("/")
     attributes = {"data-chart": "scatter", "data-source": view, "data-name": name}
     attributes |= {"data-shared": shared, "data-limit": limit}
+    attributes |= {"data-notations": notations} if notations else {}
     figure = SubElement(parent, "figure", attributes)
     area = append_plot_area(figure, height=HEIGHT, description=description)
     x, y, points = chart["x"], chart["y"], chart["points"]
@@ -103,6 +106,4 @@ def _append_legend(figure: Element, report_json: Any, pointer: str, *, line: str
             name = f"{pointer}/groups/{number}/name"
             append_swatch_entry(legend, report_json, name, number=group["series"])
     if line and chart["line"]:
-        entry = SubElement(legend, "span", {"class": "legend-entry"})
-        SubElement(entry, "span", {"class": "swatch front-swatch", "aria-hidden": "true"})
-        append_words(entry, line)
+        append_line_entry(legend, line, style="front-swatch")

@@ -23,29 +23,35 @@ def append_legend(
     for number, pointer in enumerate(names):
         append_swatch_entry(legend, report_json, pointer, number=number)
     if marks_name:
-        entry = SubElement(legend, "span", {"class": "legend-entry"})
-        SubElement(entry, "span", {"class": "swatch mark-swatch", "aria-hidden": "true"})
-        value_element(entry, report_json, marks_name)
+        value_element(append_line_entry(legend, style="mark-swatch"), report_json, marks_name)
 
 
 def append_swatch_entry(legend: Element, report_json: Any, pointer: str, *, number: int) -> None:
     """Append the legend entry of series `number`, whose name is at a JSON pointer."""
-    entry = SubElement(legend, "span", {"class": "legend-entry"})
-    append_swatch(entry, number=number)
-    value_element(entry, report_json, pointer)
+    value_element(_append_colour_entry(legend, number=number), report_json, pointer)
 
 
-def append_limit_entry(legend: Element, name: str) -> None:
-    """Append the legend entry of a dashed line, with its name."""
+def append_line_entry(legend: Element, name: str = "", *, style: str) -> Element:
+    """Append the legend entry of a line, with its name; returns the entry.
+
+    Args:
+        style: class of the line's sample: ``front-swatch``, ``limit-swatch`` or ``mark-swatch``.
+    """
     entry = SubElement(legend, "span", {"class": "legend-entry"})
-    SubElement(entry, "span", {"class": "swatch limit-swatch", "aria-hidden": "true"})
+    SubElement(entry, "span", {"class": f"swatch {style}", "aria-hidden": "true"})
     append_words(entry, name)
+    return entry
 
 
 def append_legend_words(parent: Element, entries: Sequence[tuple[int, str]]) -> None:
     """Append a legend of (colour of the series, words), for names that are not in the JSON."""
     legend = SubElement(parent, "p", {"class": "legend"})
     for number, words in entries:
-        entry = SubElement(legend, "span", {"class": "legend-entry"})
-        append_swatch(entry, number=number)
-        append_words(entry, words)
+        append_words(_append_colour_entry(legend, number=number), words)
+
+
+def _append_colour_entry(legend: Element, *, number: int) -> Element:
+    """Append a legend entry without name, in the colour of series `number`; returns it."""
+    entry = SubElement(legend, "span", {"class": "legend-entry"})
+    append_swatch(entry, number=number)
+    return entry

@@ -14,7 +14,7 @@ from shardwright.report.page.charts.plot_area import (
     append_value,
     append_vertical_axis,
 )
-from shardwright.report.page.charts.series_legend import append_limit_entry, append_swatch_entry
+from shardwright.report.page.charts.series_legend import append_line_entry, append_swatch_entry
 from shardwright.report.page.markup.series_swatch import series_class
 from shardwright.report.page.markup.value_at_json_pointer import value_at
 
@@ -75,7 +75,7 @@ def append_stacked_bars(
     legend = SubElement(figure, "figcaption", {"class": "legend"})
     for number, pointer in enumerate(items):
         append_swatch_entry(legend, report_json, pointer, number=number)
-    append_limit_entry(legend, limit_name)
+    append_line_entry(legend, limit_name, style="limit-swatch")
 
 
 def _append_bar(

@@ -29,6 +29,8 @@ class Column:
         heading: words above the column.
         form: format of the values, a name of `markup.number_formats.FORMATS`.
         swatch: True = each cell begins with a square in the chart's colour of its row.
+        colour_field: field with the number of the row's colour, for a square in front of the cell;
+            empty = none.
         colour: number of the column's series in the chart; -1 = none.
     """
 
@@ -36,6 +38,7 @@ class Column:
     heading: str
     form: str = "text"
     swatch: bool = False
+    colour_field: str = ""
     colour: int = -1
 
 
@@ -79,9 +82,10 @@ def append_table(
         line = SubElement(body, "tr")
         for column in columns:
             cell = _append_cell(line, cell_value(row, column.field), column.form)
-            if column.swatch:
+            if column.swatch or column.colour_field:
+                colour = cell_value(row, column.colour_field) if column.colour_field else number
                 cell.text, text = None, cell.text
-                append_swatch(cell, number=number)
+                append_swatch(cell, number=colour)
                 cell[-1].tail = text
     return table
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.view_data_types.line_chart_data import ChartAxis
 
@@ -54,3 +56,14 @@ class ScatterChart:
     points: ScatterPoints
     line: tuple[tuple[float, float], ...] = ()
     limit: float | None = None
+
+
+def corners_of_front(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Corners of the line that no point is below and left of, from the point of the least x."""
+    corners: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not corners:
+            corners.append((x, y))
+        elif y < corners[-1][1]:
+            corners += [(x, corners[-1][1]), (x, y)]
+    return tuple(corners)

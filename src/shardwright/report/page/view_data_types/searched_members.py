@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.view_data_types.plans_held_by_file import PlansHeldByFile
 from shardwright.report.page.view_data_types.scatter_chart_data import ScatterChart
 
 
@@ -78,23 +79,6 @@ class FrontNeighbour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCandidate:
-    """A simulated plan that a file holds beside the best one.
-
-    Args:
-        strategy: the grid in notation, or the pipelines in words.
-        kind: what the search found it as.
-        step_s: seconds of its step, of the search.
-        slower: seconds of its step beyond those of the best plan, as a share of them.
-    """
-
-    strategy: str
-    kind: str
-    step_s: float
-    slower: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedMembers:
     """The members of the searched space by time and memory.
 
@@ -113,7 +97,7 @@ class SearchedMembers:
         simulated: strategies of the front and others that were simulated, the fastest first.
         near: None without a chart.
         neighbour: None where the best strategy is the last of the front.
-        candidates: plans of the file, the fastest first; empty where it has none, or with a chart.
+        held: plans of the file; None where it has no other than the best, or with a chart.
     """
 
     note: str
@@ -128,4 +112,4 @@ class SearchedMembers:
     simulated: tuple[SearchedMember, ...] = ()
     near: NearMembers | None = None
     neighbour: FrontNeighbour | None = None
-    candidates: tuple[StoredCandidate, ...] = ()
+    held: PlansHeldByFile | None = None

@@ -9,6 +9,12 @@ from shardwright.report.page.charts.scatter_chart import append_scatter_chart
 from shardwright.report.page.markup.sentences_with_json_values import append_sentence
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
+from shardwright.report.page.views.plans_held_by_file import (
+    append_held_plans_chart,
+    append_held_plans_tables,
+    held_plans_next_change,
+    held_plans_reading,
+)
 
 _COUNT_COLUMNS: Final = (
     Column(field="fate", heading="outcome"),
@@ -24,13 +30,6 @@ _SIMULATED_COLUMNS: Final = (
     Column(field="found_by", heading="simulated by the"),
 )
 
-_CANDIDATE_COLUMNS: Final = (
-    Column(field="strategy", heading="plan"),
-    Column(field="kind", heading="found as"),
-    Column(field="step_s", heading="step", form="seconds"),
-    Column(field="slower", heading="against the best", form="signed_percent"),
-)
-
 
 def searched_members_view(report_json: Any) -> View:
     """View of the searched space: strategies near the best, next on the front, scatter chart."""
@@ -40,20 +39,25 @@ def searched_members_view(report_json: Any) -> View:
         question="What else was there?",
         reading=_reading(members),
         next_change=_next_change(members),
-        chart=_append_chart if members["chart"] else None,
+        chart=(
+            _append_chart
+            if members["chart"]
+            else append_held_plans_chart
+            if members["held"]
+            else None
+        ),
         tables=_append_tables,
     )
 
 
 def _reading(members_json: Any) -> str:
     """Template: number of strategies near the best, and the simulated one of least memory."""
+    if members_json["held"]:
+        return held_plans_reading(members_json["held"])
     if not members_json["chart"]:
-        others = (
-            "" if members_json["candidates"] else " The file holds no other plan than the best."
-        )
         return (
-            "The search accounted for {/members/strategies:count} strategies."
-            f" {{/members/note}}{others}"
+            "The search accounted for {/members/strategies:count} strategies. {/members/note}"
+            " The file holds no other plan than the best."
         )
     unlisted = (
         ""
@@ -77,17 +81,12 @@ def _reading(members_json: Any) -> str:
 
 
 def _next_change(members_json: Any) -> str:
-    """Template of the sentence that names the front's next strategy, or the fastest candidate.
+    """Template of the sentence that names the front's next strategy, or the fastest other plan.
 
     Empty without either.
     """
-    if members_json["candidates"]:
-        return (
-            "of the other plans that the file holds, the fastest takes"
-            " {/members/candidates/0/step_s:seconds}"
-            " ({/members/candidates/0/slower:signed_percent}): {/members/candidates/0/strategy}"
-            " ({/members/candidates/0/kind})."
-        )
+    if members_json["held"]:
+        return held_plans_next_change(members_json["held"])
     if members_json["neighbour"] is None:
         return ""
     neighbour = members_json["neighbour"]
@@ -135,14 +134,9 @@ def _append_tables(parent: Element, report_json: Any) -> None:
         _COUNT_COLUMNS,
         caption="Combinations of the axes by outcome, as the certificate counts them",
     )
-    if report_json["members"]["candidates"]:
-        append_table(
-            parent,
-            report_json,
-            "/members/candidates",
-            _CANDIDATE_COLUMNS,
-            caption="Other plans that the file holds, simulated by the search, the fastest first",
-        )
+    if report_json["members"]["held"]:
+        append_sentence(SubElement(parent, "p", {"class": "note"}), report_json, "{/members/note}")
+        append_held_plans_tables(parent, report_json)
     if not report_json["members"]["chart"]:
         return
     append_table(

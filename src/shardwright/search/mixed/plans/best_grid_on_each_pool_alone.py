@@ -22,7 +22,7 @@ from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.members.pinned_and_excluded_values import requested
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
-from shardwright.search.mixed.plans.mixed_plan_to_general_plan import move_to_pool
+from shardwright.search.mixed.plans.move_plan_to_pool_devices import move_to_pool
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.stages.device_pools import DevicePool, cluster_of_pool

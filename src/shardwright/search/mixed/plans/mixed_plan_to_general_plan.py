@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     FIRST,
@@ -17,7 +16,6 @@ from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     Recompute,
     StateSharers,
 )
-from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.find_repeating_layer_units_for_cuts import LayerPattern
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
@@ -272,26 +270,3 @@ def _stage_recomputation(
         for a, b, what in ranges
         if a < b
     )
-
-
-def move_to_pool(plan: Plan, problem: Problem, pool: DevicePool) -> Plan:
-    """A plan of a pool alone, moved to the devices of the pool in the whole cluster."""
-    lanes = tuple(
-        replace(
-            lane,
-            stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages),
-        )
-        for lane in plan.lanes
-    )
-    orders = tuple(
-        (
-            order
-            if isinstance(order, NamedOrder)
-            else replace(
-                order, rows=tuple((device + pool.first, row) for device, row in order.rows)
-            )
-        )
-        for order in plan.orders
-    )
-    assert pool.first + plan.devices <= problem.cluster.num_devices
-    return replace(plan, devices=pool.first + plan.devices, lanes=lanes, orders=orders)
