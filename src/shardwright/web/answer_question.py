@@ -11,7 +11,7 @@ from shardwright.api import simulate_strategy_and_verify_stored as simulate_stra
 from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.compare_strategies_and_clusters import compare
 from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
+from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.launches import launch_advice
 from shardwright.api.read_cluster_inventories_or_compute_picture import (
     ALL_FORMATS,
@@ -135,7 +135,7 @@ def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
         raise UsageError("answer_tokens is for serving", hint="leave it out, or set serving")
     request = _request_of(body, body.request)
     guide = (
-        serving_guide_of_request(request, answer=body.answer_tokens or None, progress=progress)
+        make_serving_guide(request, answer=body.answer_tokens or None, progress=progress)
         if body.serving
         else make_guide(request, progress=progress)
     )
