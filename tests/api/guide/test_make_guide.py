@@ -15,6 +15,7 @@ from shardwright.api.guide.make_serving_guide_of_request import make_serving_gui
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.cli.main import run
+from shardwright.files.canonical_json import to_text
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 
@@ -43,4 +44,4 @@ def test_a_rule_that_is_judged_when_searches_are_stopped_is_left_out() -> None:
 def test_the_command_of_a_serving_guide_makes_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     guide = make_serving_guide(REQUEST, answer=300)
     assert run([*shlex.split(guide.command)[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(guide_document(guide)))
+    assert json.loads(capsys.readouterr().out) == json.loads(to_text(guide_document(guide)))
