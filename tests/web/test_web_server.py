@@ -75,7 +75,7 @@ def test_a_plan_is_the_document_of_the_command_line(client: Any, tmp_path: Path)
     answer = json.loads(to_text(plan_document(grid_search.plan(Request(**SMALL)))))
     found = response.json()
     assert {name: found[name] for name in answer} == answer
-    assert set(found) - set(answer) == {"search_time_s", "unsearched"}
+    assert set(found) - set(answer) == {"search_time_s", "unsearched", "command"}
     # The text is a plan file that the command line reads.
     path = tmp_path / "plan.json"
     path.write_text(response.text)
@@ -269,8 +269,13 @@ def test_every_response_has_a_policy_and_loads_nothing_from_elsewhere(client: An
         assert "default-src 'none'" in response.headers["content-security-policy"]
         assert "unsafe-inline" not in response.headers["content-security-policy"]
         assert "http://" not in response.text.replace("http://www.w3.org/2000/svg", "")
-    verbs = set(client.get("/openapi.json").json()["paths"])
-    assert {f"/api/{verb}" for verb in BODIES} <= verbs
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {f"/api/{verb}" for verb in BODIES} <= set(paths)
+    for verb in BODIES:
+        answered = paths[f"/api/{verb}"]["post"]["responses"]["200"]["content"]
+        schema = answered["application/json"]["schema"]
+        has_command = verb in ("plan", "simulate", "compare", "guide")
+        assert schema.get("required", []) == ["command"] * has_command
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes of Linux")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import fields
 from typing import Final
 
@@ -20,7 +19,7 @@ from shardwright.api.guide.serving_rule_and_advice_classes import (
     ServingRule,
 )
 from shardwright.api.guide.serving_rules_in_order import SERVING_RULES
-from shardwright.api.request_to_command import request_to_command
+from shardwright.api.request_to_command import command_text
 from shardwright.errors import UsageError
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
@@ -80,14 +79,13 @@ def make_serving_guide(
         progress("simulate the usual deployments", 0, len(SERVING_RULES))
     best = deployment_plan(facts.best)
     rules, skipped = _judged_rules(facts, progress)
-    words = (*request_to_command(request, verb="guide"), "--serving", "--osl", str(answer))
     return Guide(
         kind="serving",
         title=(
             f"{request.model} on {request.cluster}: {concurrency:,} requests in flight, prompts of"
             f" {tokens - answer:,} and answers of {answer:,} tokens"
         ),
-        command=shlex.join(words),
+        command=command_text(request, verb="guide", options=("--serving", "--osl", str(answer))),
         version=shardwright.__version__,
         best=best,
         hint="",

@@ -10,6 +10,11 @@ from typing import Final
 
 from shardwright.api.raise_first_broken_strategy_rule import check_grid
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
+from shardwright.api.request_to_command import (
+    command_text,
+    strategy_options,
+    without_search_values,
+)
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
@@ -168,19 +173,5 @@ def doubled_batch(
 
 def _simulate_command(request: Request, path: Path) -> str:
     """Command that simulates the strategy of a file for a request; empty if it needs options."""
-    usual = Request(
-        model=request.model,
-        cluster=request.cluster,
-        seq_len=request.seq_len,
-        global_batch=request.global_batch,
-        runtime=request.runtime,
-        precision=request.precision,
-    )
-    search = ("pins", "excludes", "space", "top", "objective", "headroom", "max_devices", "use_all")
-    if replace(request, **{name: getattr(usual, name) for name in search}) != usual:
-        return ""
-    words = ["shardwright", "simulate", request.model, request.cluster]
-    words += ["--seq-len", str(request.seq_len), "--global-batch", str(request.global_batch)]
-    words += ["--runtime", request.runtime] if request.runtime else []
-    words += ["--precision", request.precision] if request.precision else []
-    return shlex.join([*words, "--strategy", path.name])
+    options = strategy_options([path.name])
+    return command_text(without_search_values(request), verb="simulate", options=options)
