@@ -56,7 +56,7 @@ def best_grid_change(
     tasks = 0
     for text in words:
         try:
-            grid = changed_grid(saved.grid, text)
+            grid = changed_grid(saved.grid, text, schedules=step.problem.runtime.schedules)
             check_grid(step.problem, grid)
             tasks += _estimated_tasks(step, saved.grid, grid)
             if grid == saved.grid or tasks > MOST_TASKS:
