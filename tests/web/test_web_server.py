@@ -340,13 +340,15 @@ def test_elsewhere_than_on_this_machine_a_token_is_needed() -> None:
         token = shown.query.removeprefix("token=")
         assert len(token) >= 32
         body = {"request": SMALL}
-        assert httpx.get(f"{base}/").status_code == 401
-        assert httpx.post(f"{base}/api/plan", json=body).status_code == 401
+        assert httpx.get(f"{base}/", timeout=120).status_code == 401
+        assert httpx.post(f"{base}/api/plan", json=body, timeout=120).status_code == 401
         wrong = {"authorization": "Bearer wrong"}
-        assert httpx.post(f"{base}/api/plan", json=body, headers=wrong).status_code == 401
+        assert (
+            httpx.post(f"{base}/api/plan", json=body, headers=wrong, timeout=120).status_code == 401
+        )
         right = {"authorization": f"Bearer {token}"}
-        assert httpx.get(f"{base}/api/catalog", headers=right).status_code == 200
-        with httpx.Client(base_url=base) as browser:
+        assert httpx.get(f"{base}/api/catalog", headers=right, timeout=120).status_code == 200
+        with httpx.Client(base_url=base, timeout=120) as browser:
             first = browser.get(f"/?token={token}&model=llama-3.1-8b")
             assert (first.status_code, first.headers["location"]) == (303, "/?model=llama-3.1-8b")
             assert browser.get(first.headers["location"]).status_code == 200
