@@ -113,9 +113,8 @@ def case_guides(name: str) -> tuple[Guide, Guide | None]:
     if case.served is None:
         return training, None
     cluster, tokens, answer, load = case.served
-    return training, make_serving_guide(
-        case.request.model, cluster, tokens=tokens, answer=answer, concurrency=load
-    )
+    request = Request(model=case.request.model, cluster=cluster, seq_len=tokens, global_batch=load)
+    return training, make_serving_guide(request, answer=answer)
 
 
 def case_page(name: str, training: Guide, serving: Guide | None) -> str:

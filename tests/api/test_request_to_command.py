@@ -1,4 +1,4 @@
-"""The command of a request, read again, is the request."""
+"""The command of a request, read again by its verb, is the request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.api import compare_strategies_and_clusters as compare_strategies
 from shardwright.api import request_to_problem
-from shardwright.api.request_to_command import request_to_command
-from shardwright.cli.parsing.parse_memory_and_cost import read_prices
-from shardwright.cli.verbs import plan
+from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
+from shardwright.api.request_to_command import (
+    command_text,
+    cost_options,
+    request_to_command,
+    strategy_options,
+    without_search_values,
+)
+from shardwright.cli.parsing.parse_memory_and_cost import read_prices, read_tokens
+from shardwright.cli.verbs import compare, guide, plan, simulate
 from shardwright.errors import UsageError
 from shardwright.search.search_request import Request
 from tests.tiers import examples
@@ -67,6 +75,16 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+ONLY_OF_PLAN = frozenset(
+    {
+        *("use_all", "search_memory", "space", "lanes", "top", "objective", "budget"),
+        *("scenarios", "tail"),
+    }
+)
+LIMITS = frozenset({"max_devices", "headroom"})
+CHOSEN = frozenset({"pins", "excludes"})
+
+
 class FoundError(Exception):
     """Carries the request that `plan` was about to search."""
 
@@ -88,20 +106,59 @@ def test_every_field_is_drawn() -> None:
     assert set(VALUES) == {field.name for field in fields(Request)}
 
 
-@given(request=requests())
-@examples(40, 500)
-def test_the_command_makes_the_request_again(request: Request) -> None:
-    program, verb, *words = shlex.split(shlex.join(request_to_command(request)))
-    assert (program, verb) == ("shardwright", "plan")
+READERS: dict[str, tuple[Any, Any, str, frozenset[str]]] = {
+    "plan": (plan, request_to_problem, "method_of", frozenset()),
+    "guide": (guide, guide, "make_guide", ONLY_OF_PLAN),
+    "compare": (compare, compare_strategies, "compare", ONLY_OF_PLAN | LIMITS),
+    "simulate": (simulate, simulate_strategy, "simulation", ONLY_OF_PLAN | LIMITS | CHOSEN),
+}
+"""Module of a verb, the function that gets its request (module and name), and fields that the verb
+has no option for."""
 
-    def found(request: Request) -> None:
+
+def request_of_command(words: tuple[str, ...]) -> Request:
+    """The request that the command line makes of words, read as a shell reads them."""
+    program, verb, *arguments = shlex.split(shlex.join(words))
+    assert program == "shardwright"
+    module, owner, name, _ = READERS[verb]
+
+    def found(request: Request, **_further: Any) -> None:
         raise FoundError(request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_to_problem, "method_of", found)
+        patch.setattr(owner, name, found)
         with pytest.raises(FoundError) as caught:
-            plan.main(words)
-    assert caught.value.args == (request,)
+            module.main(arguments)
+    request: Request = caught.value.args[0]
+    return request
+
+
+@pytest.mark.parametrize("verb", READERS)
+@given(data=st.data())
+@examples(40, 500)
+def test_the_command_makes_the_request_again(verb: str, data: st.DataObject) -> None:
+    request = data.draw(requests())
+    options = strategy_options(["tp8"]) if verb in ("simulate", "compare") else ()
+    unsaid = {name for name in READERS[verb][3] if getattr(request, name) != getattr(SMALL, name)}
+    if unsaid:
+        with pytest.raises(UsageError, match="has no option for"):
+            request_to_command(request, verb=verb, options=options)
+        assert command_text(request, verb=verb, options=options) == ""
+        request = replace(request, **{name: getattr(SMALL, name) for name in unsaid})
+    words = request_to_command(request, verb=verb, options=options)
+    assert words[1] == verb
+    assert request_of_command(words) == request
+
+
+@given(request=requests())
+@examples(40, 500)
+def test_a_request_without_search_values_is_simulated(request: Request) -> None:
+    """Only scenarios have no option of `simulate` then; values of the job stay."""
+    simulated = without_search_values(replace(request, scenarios=""))
+    command = request_to_command(simulated, verb="simulate", options=strategy_options(["tp8"]))
+    assert request_of_command(command) == simulated
+    for name in set(VALUES) - ONLY_OF_PLAN - LIMITS - CHOSEN:
+        assert getattr(simulated, name) == getattr(request, name)
 
 
 def test_options_at_their_defaults_are_left_out() -> None:
@@ -111,11 +168,25 @@ def test_options_at_their_defaults_are_left_out() -> None:
     )
 
 
-def test_prices_are_of_a_million_tokens() -> None:
-    words = request_to_command(SMALL, prices={"h100-sxm": 2.5, "": 0.1})
-    assert words[-6:] == ("--price", "0.1", "--price", "h100-sxm=2.5", "--tokens", "1M")
-    given = [words[at + 1] for at, word in enumerate(words) if word == "--price"]
-    assert read_prices(given) == {"h100-sxm": 2.5, "": 0.1}
+@given(
+    prices=st.dictionaries(
+        st.sampled_from(["", "h100-sxm", "a100-sxm-80gb"]), st.floats(0, 1e6), max_size=3
+    ),
+    tokens=st.one_of(
+        st.just(0.0), st.sampled_from([1e6, 1.5e12, 15e12, 123456789.0, 0.1]), st.floats(1e-3, 1e20)
+    ),
+)
+@examples(40, 500)
+def test_the_options_of_costs_are_read_again(prices: dict[str, float], tokens: float) -> None:
+    words = cost_options(prices, tokens=tokens)
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    assert read_prices([value for option, value in pairs if option == "--price"]) == prices
+    assert read_tokens("".join(text for option, text in pairs if option == "--tokens")) == tokens
+
+
+def test_tokens_are_written_as_people_write_them() -> None:
+    assert cost_options({"": 2.5}, tokens=1e6) == ("--price", "2.5", "--tokens", "1M")
+    assert cost_options({}, tokens=1.5e12) == ("--tokens", "1.5T")
 
 
 def test_a_request_that_no_command_makes() -> None:

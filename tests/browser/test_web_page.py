@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra `web`")
 pytest.importorskip("uvicorn", reason="needs the extra `web`")
 
+from shardwright.api.request_to_command import command_text
+from shardwright.search.search_request import Request
 from tests.hardware.inventory_files import topo_matrix
 from tests.web.running_server import LONG, SMALL, RunningServer, running_server
 
@@ -74,6 +76,7 @@ def test_a_question_of_the_form_is_answered_and_is_the_address(
     best, lower, gap = (page.inner_text(f"[data-live={name}]") for name in ("best", "lower", "gap"))
     assert best == lower
     assert gap == "0.0 %"
+    assert page.inner_text("#answers pre") == command_text(Request(**SMALL))
     # Another person opens the link, and sees the same strategy.
     strategy = page.inner_text(".strategy")
     assert open_page(path_of(page)).inner_text(".strategy") == strategy
@@ -194,6 +197,7 @@ def test_strategies_of_one_request_are_compared(open_page: Callable[..., Any]) -
     assert page.locator("#answers th").all_inner_texts() == ["Figure", "Strategy 1", "Strategy 2"]
     assert "--strategy 'tp2 " in page.inner_text("#answers pre")
     assert page.inner_text("#answers pre").startswith("shardwright compare llama-3.2-1b")
+    assert page.inner_text("#answers pre").endswith("--tokens 1B")
     page.frame_locator("iframe").get_by_role("heading", level=2).first.wait_for()
 
 

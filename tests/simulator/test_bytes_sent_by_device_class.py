@@ -9,7 +9,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.device_traffic_by_group_and_tier import Traffic
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.text.grid_notation import parse_grid
 
 TOKENS, HIDDEN, LAYERS, BATCH = 4096, 4096, 32, 32
@@ -117,6 +117,39 @@ def test_what_leaves_a_node_is_counted_on_every_tier_it_crosses() -> None:
         inside = one.group[-1] < 8
         assert (one.sent[1] == 0.0) is inside
         assert (one.sent[0] == 0.0) is not inside
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("llama-2-7b", "tp2 sp pp4 dp2 mbs1 zero1"),
+        ("llama-2-7b", "tp2 sp cp2 dp4 mbs1 zero3"),
+        ("llama-2-7b", "dp16 mbs1 zero3 shard8 recompute=full"),
+        ("llama-3.2-1b", "pp2 dp8 mbs1 zero1 shard4"),
+        ("mixtral-8x7b", "tp2 sp pp2 ep4 dp4 mbs1 zero1"),
+    ],
+)
+def test_a_group_of_a_device_is_a_group_of_each_of_its_members(model: str, text: str) -> None:
+    """Unfolded, each device is a class of its own: its groups are not those of the first replica.
+
+    Llama 3.2 1B ties its embedding to its head, so that groups reach over two stages.
+    """
+    asked = problem_of(
+        Request(model=model, cluster="h100-sxm:16", seq_len=TOKENS, global_batch=BATCH)
+    )
+    plan = plan_of_grid(asked, parse_grid(text, devices=16))
+    simulated = simulate_plan(asked, plan, unfolded=True)
+    groups_of = {
+        device_class.devices.first: {(one.part, tuple(sorted(one.group))) for one in traffic}
+        for device_class, traffic in zip(
+            simulated.program.classes, plan_traffic(asked, simulated), strict=True
+        )
+    }
+    assert set(groups_of) == set(range(16))
+    for device, groups in groups_of.items():
+        for part, group in groups:
+            assert device in group
+            assert all((part, group) in groups_of[member] for member in group)
 
 
 def test_experts_send_a_copy_for_each_device() -> None:

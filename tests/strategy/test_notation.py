@@ -120,6 +120,7 @@ ERRORS = [
     (HEADER + "zero all: all/1/1 gather=often\n", "unknown cadence"),
     (HEADER + "zero all: all/1/1 gathers=use\n", "did you mean gather"),
     (HEADER + "lanes main", "did you mean lane"),
+    (HEADER + "options", "line 2: cannot read 'options'"),
     (LANE + "stages 1 on 0\nall = " + "b[1]{" * 100 + "." + "}" * 100, "deeper"),
     (LANE + "stages 1 on 0\nall = " + "x1 " * 100, "deeper"),
     (LANE + "stages 1 on " + "(" * 100 + "0" + ")*1" * 100, "nested deeper"),
@@ -130,6 +131,39 @@ ERRORS = [
 @pytest.mark.parametrize(("text", "part"), ERRORS)
 def test_parser_errors_name_line_and_cause(text: str, part: str) -> None:
     with pytest.raises(StrategyError, match=part):
+        parse_plan(text)
+
+
+OWN = ["plan p devices 4", "lane main samples 4 in 4", "stages 1 on 0", "all = b4"]
+MISPLACED = [
+    ("options loss=te", (2, 3, 4, 5), "it stands once, directly after the line of the plan"),
+    ("zero all: 1/1/1", (2, 3, 4, 5), "these lines stand before the first lane"),
+    ("grid samples 4 dp4", (2, 3, 4, 5), "it stands alone after the line of the plan"),
+    ("plan q devices 4", (1, 2, 3, 4, 5), "it is the first line"),
+    ("lane other samples 4 in 4", (5,), "lanes stand before the first order"),
+    ("stages 1 on 0", (1, 5), "these lines stand after the line of their lane"),
+    ("recompute 0-1: full", (1, 5), "these lines stand after the splits of their stages"),
+    ("core = b4", (1, 5), "splits stand directly after the line of their stages"),
+]
+
+
+@pytest.mark.parametrize(("line", "places", "hint"), MISPLACED)
+def test_a_line_in_the_wrong_place_says_where_it_belongs(
+    line: str, places: tuple[int, ...], hint: str
+) -> None:
+    """Inserted before line number `place`, or after the order."""
+    text = [*OWN, "order 1f1b(main)"]
+    for place in places:
+        with pytest.raises(StrategyError, match="is in the wrong place") as caught:
+            parse_plan("\n".join([*text[:place], line, *text[place:]]))
+        assert caught.value.hint == hint
+        assert caught.value.path == f"line {place + 1}"
+        assert repr(line.split()[0])[1:-1] in caught.value.message
+
+
+def test_a_second_line_of_options_is_refused() -> None:
+    text = "\n".join([OWN[0], "options loss=te", "options graphs=iteration", *OWN[1:]])
+    with pytest.raises(StrategyError, match="line of 'options' is in the wrong place"):
         parse_plan(text)
 
 

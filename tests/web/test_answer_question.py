@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.web.running_server import SMALL
 
 ARGUMENTS = ("--seq-len", "4096", "--global-batch", "16")
 STRATEGIES = ("tp2 dp4 mbs1 zero1", "tp8 mbs1 zero1")
+PLAN = "plan own devices 8\n  grid samples 16 tp2 dp4 mbs1 zero1"
 TOPOLOGY = topo_matrix(8, lambda _one, _other: "NV18")
 
 
@@ -58,10 +60,64 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return document
 
 
+def printed_by(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, Any]:
+    """The document that a command prints, in place of its text for people."""
+    return printed(capsys, *shlex.split(command)[1:])
+
+
+def saved_by(command: str, file: Path) -> dict[str, Any]:
+    """The document of the file that a command writes."""
+    assert run([*shlex.split(command)[1:], "--quiet", "-o", str(file)]) == 0
+    document: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return document
+
+
 def test_every_verb_has_a_body_and_is_fuzzed() -> None:
     assert set(VERBS) == set(BODIES) == set(fuzzed_questions.BODIES)
     for verb, body in fuzzed_questions.BODIES.items():
         BODIES[verb].model_validate(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({"pins": {"tp": ["2", "4"]}, "precision": "fp8"}, ["--pin", "tp=2,4"]),
+        ({"runtime": "torchtitan", "headroom": 0.2, "dropout": True}, ["--headroom", "20%"]),
+        ({"cluster": "h100-sxm:2,network=0.5x", "space": "joint", "top": 0}, ["--space", "joint"]),
+    ],
+)
+def test_the_command_of_a_plan_gives_the_same_plan(
+    change: dict[str, Any], options: list[str], tmp_path: Path
+) -> None:
+    document, _, _ = answer("plan", request={**SMALL, **change})
+    assert "-".join(options) in "-".join(shlex.split(document["command"]))
+    beside = {name: document.pop(name) for name in ("command", "search_time_s", "unsearched")}
+    assert saved_by(beside["command"], tmp_path / "plan.json") == document
+
+
+@pytest.mark.parametrize("strategy", ["tp2 dp4 mbs1 zero1", "fsdp", PLAN])
+def test_the_command_of_a_simulation_gives_the_same_simulation(
+    strategy: str, tmp_path: Path
+) -> None:
+    request = {**SMALL, "train": "lora:r16", "reserve_fraction": 0.05}
+    document, _, _ = answer("simulate", request=request, strategy=strategy)
+    # The answer with its command is a file that the report reads.
+    assert answer("report", plan=json.dumps(document))[0]["kind"] == "simulation"
+    assert saved_by(document.pop("command"), tmp_path / "simulation.json") == document
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("simulate", {"request": {**SMALL, "max_devices": 4}, "strategy": "tp2"}),
+        ("simulate", {"request": SMALL, "strategy": PLAN + "\n" * 5000}),
+        ("plan", {"request": {**SMALL, "reserve_bytes": 2**30, "reserve_fraction": 0.1}}),
+    ],
+)
+def test_a_question_that_no_command_line_asks_has_an_empty_command(
+    verb: str, body: dict[str, Any]
+) -> None:
+    assert answer(verb, **body)[0]["command"] == ""
 
 
 def test_strategies_are_compared_as_on_the_command_line(
@@ -79,9 +135,10 @@ def test_strategies_are_compared_as_on_the_command_line(
         tokens=1e9,
         prices={"h100-sxm": 2.5, "a100-sxm-80gb": 1.5},
     )
-    assert document == printed(capsys, *words, *costs)
-    assert len(document["strategies"]) == 4
     report, page, _ = answer("report", plan=json.dumps(document))
+    command = document.pop("command")
+    assert document == printed(capsys, *words, *costs) == printed_by(capsys, command)
+    assert len(document["strategies"]) == 4
     assert report["kind"] == "comparison"
     assert page.startswith("<!doctype html>")
 
@@ -91,7 +148,9 @@ def test_without_strategies_the_best_plan_of_each_cluster_is_compared(
 ) -> None:
     clusters = ("h100-sxm:8", "a100-sxm-80gb:8")
     document, _, lines = answer("compare", request=SMALL, clusters=[clusters[1]])
+    command = document.pop("command")
     assert document == printed(capsys, "compare", SMALL["model"], *clusters, *ARGUMENTS)
+    assert document == printed_by(capsys, command)
     for cluster in clusters:
         assert any(line.startswith(f"{cluster}: ") for line in lines)
 

@@ -75,7 +75,7 @@ def test_a_plan_is_the_document_of_the_command_line(client: Any, tmp_path: Path)
     answer = json.loads(to_text(plan_document(grid_search.plan(Request(**SMALL)))))
     found = response.json()
     assert {name: found[name] for name in answer} == answer
-    assert set(found) - set(answer) == {"search_time_s", "unsearched"}
+    assert set(found) - set(answer) == {"search_time_s", "unsearched", "command"}
     # The text is a plan file that the command line reads.
     path = tmp_path / "plan.json"
     path.write_text(response.text)
@@ -269,8 +269,13 @@ def test_every_response_has_a_policy_and_loads_nothing_from_elsewhere(client: An
         assert "default-src 'none'" in response.headers["content-security-policy"]
         assert "unsafe-inline" not in response.headers["content-security-policy"]
         assert "http://" not in response.text.replace("http://www.w3.org/2000/svg", "")
-    verbs = set(client.get("/openapi.json").json()["paths"])
-    assert {f"/api/{verb}" for verb in BODIES} <= verbs
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {f"/api/{verb}" for verb in BODIES} <= set(paths)
+    for verb in BODIES:
+        answered = paths[f"/api/{verb}"]["post"]["responses"]["200"]["content"]
+        schema = answered["application/json"]["schema"]
+        has_command = verb in ("plan", "simulate", "compare", "guide")
+        assert schema.get("required", []) == ["command"] * has_command
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes of Linux")
@@ -335,13 +340,15 @@ def test_elsewhere_than_on_this_machine_a_token_is_needed() -> None:
         token = shown.query.removeprefix("token=")
         assert len(token) >= 32
         body = {"request": SMALL}
-        assert httpx.get(f"{base}/").status_code == 401
-        assert httpx.post(f"{base}/api/plan", json=body).status_code == 401
+        assert httpx.get(f"{base}/", timeout=120).status_code == 401
+        assert httpx.post(f"{base}/api/plan", json=body, timeout=120).status_code == 401
         wrong = {"authorization": "Bearer wrong"}
-        assert httpx.post(f"{base}/api/plan", json=body, headers=wrong).status_code == 401
+        assert (
+            httpx.post(f"{base}/api/plan", json=body, headers=wrong, timeout=120).status_code == 401
+        )
         right = {"authorization": f"Bearer {token}"}
-        assert httpx.get(f"{base}/api/catalog", headers=right).status_code == 200
-        with httpx.Client(base_url=base) as browser:
+        assert httpx.get(f"{base}/api/catalog", headers=right, timeout=120).status_code == 200
+        with httpx.Client(base_url=base, timeout=120) as browser:
             first = browser.get(f"/?token={token}&model=llama-3.1-8b")
             assert (first.status_code, first.headers["location"]) == (303, "/?model=llama-3.1-8b")
             assert browser.get(first.headers["location"]).status_code == 200

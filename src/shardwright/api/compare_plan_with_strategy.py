@@ -112,12 +112,14 @@ def _requested_strategy(
 ) -> tuple[str, Grid | Plan]:
     """(name, grid or plan) of the user's strategy; words of a grid change the plan's grid."""
     if plan.grid is not None and is_grid_text(strategy):
-        return strategy, changed_grid(plan.grid, strategy)
+        schedules = problem.runtime.schedules
+        return strategy, changed_grid(plan.grid, strategy, schedules=schedules)
     source = read_strategy(
         strategy,
         model=problem.model,
         model_name=plan.request.model,
         devices=problem.cluster.num_devices,
+        schedules=problem.runtime.schedules,
     )
     return source.name, source.strategy
 

@@ -27,7 +27,7 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     best: dict[str, tuple[float, str]] = {}
     for axis, text in memory_saving_words(grid):
         try:
-            changed = changed_grid(grid, text)
+            changed = changed_grid(grid, text, schedules=problem.runtime.schedules)
             check_grid(problem, changed)
             result = simulate_grid(problem, changed)
         except ShardwrightError:

@@ -1,49 +1,56 @@
-"""The command line of ``shardwright plan`` that makes a request again."""
+"""The command lines that make a request again: ``shardwright plan``, ``simulate`` and others."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any, Final
 
 from shardwright.errors import UsageError
 from shardwright.search.search_request import Request
-from shardwright.units import GIB
-
-PRICED_TOKENS: Final = "1M"
-"""Tokens of a run whose cost a command with prices shows: its dollars are those of a million."""
+from shardwright.units import GIB, GIGA, MEGA, TERA
 
 MAX_DECIMALS: Final = 30
 """Most decimals that are tried for a number."""
 
 
 def request_to_command(
-    request: Request, *, verb: str = "plan", prices: Mapping[str, float] | None = None
+    request: Request,
+    *,
+    verb: str = "plan",
+    clusters: Sequence[str] = (),
+    options: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """Words of the command that plans a request; options at their defaults are left out.
+    """Words of the command that asks a request again; options at their defaults are left out.
 
     Args:
-        verb: ``plan``, or another verb with the same options.
-        prices: dollars a device-hour by name, with which the command shows the cost of a million
-            tokens.
+        verb: ``plan``, ``guide``, ``compare`` or ``simulate``.
+        clusters: further clusters, of ``compare``.
+        options: words of the verb's own options, which are not of the request.
 
     Raises:
-        UsageError: no option can say a value of the request.
+        UsageError: no option of the verb can say a value of the request.
     """
-    words = ["shardwright", verb, request.model, request.cluster]
+    words = ["shardwright", verb, request.model, request.cluster, *clusters]
     for field in fields(Request):
         value = getattr(request, field.name)
-        if field.name in _ALWAYS or (field.name in _OPTIONS and value != field.default):
-            words += _OPTIONS[field.name](value)
+        if field.name not in _OPTIONS or (field.name not in _ALWAYS and value == field.default):
+            continue
+        if field.name not in _FIELDS[verb]:
+            name = field.name.replace("_", " ")
+            raise UsageError(
+                f"the command has no option for {name}, so it cannot make the request again",
+                hint=f"leave {name} at its default, or use `plan`",
+            )
+        words += _OPTIONS[field.name](value)
     if request.reserve_bytes and request.reserve_fraction:
         raise UsageError(
             "a request that reserves bytes and a share of the memory has no command",
             hint="reserve one of both",
         )
-    words += price_words(dict(sorted((prices or {}).items())))
-    return (*words, "--tokens", PRICED_TOKENS) if prices else tuple(words)
+    return (*words, *options)
 
 
 def price_words(prices: Mapping[str, float]) -> list[str]:
@@ -55,12 +62,50 @@ def price_words(prices: Mapping[str, float]) -> list[str]:
     ]
 
 
-def command_text(request: Request) -> str:
-    """The command that plans a request, as a shell reads it; empty if no option can say a value."""
+def command_text(
+    request: Request,
+    *,
+    verb: str = "plan",
+    clusters: Sequence[str] = (),
+    options: Iterable[str] = (),
+) -> str:
+    """The command of `request_to_command` as a shell reads it; empty if no option can say a value.
+
+    Args:
+        verb, clusters, options: as of `request_to_command`.
+    """
     try:
-        return shlex.join(request_to_command(request))
+        words = request_to_command(request, verb=verb, clusters=clusters, options=options)
     except UsageError:
         return ""
+    return shlex.join(words)
+
+
+def without_search_values(request: Request) -> Request:
+    """The request without the values that only a search reads, such as pins.
+
+    The step of a strategy whose degrees are all given is the same without them.
+    """
+    usual: dict[str, Any] = {
+        field.name: field.default for field in fields(Request) if field.name in _OF_SEARCH
+    }
+    return replace(request, **usual)
+
+
+def strategy_options(strategies: Iterable[str]) -> tuple[str, ...]:
+    """Words of the options that name strategies."""
+    return tuple(word for strategy in strategies for word in ("--strategy", strategy))
+
+
+def cost_options(prices: Mapping[str, float], *, tokens: float) -> tuple[str, ...]:
+    """Words of the options for the cost of a training run.
+
+    Args:
+        prices: dollars a device-hour by name; an empty name is any device.
+        tokens: tokens of the training run; 0 = not known.
+    """
+    words = price_words(dict(sorted(prices.items())))
+    return (*words, "--tokens", _count(tokens)) if tokens else tuple(words)
 
 
 def _plain(option: str) -> Callable[[Any], list[str]]:
@@ -101,6 +146,15 @@ def _dollars(option: str) -> Callable[[Any], list[str]]:
     return lambda value: [option, _shortest(Decimal(value), lambda text: float(text) == value)]
 
 
+def _count(value: float) -> str:
+    """A count with the letter of its size, such as 1.5T; all its digits where these are many."""
+    for size, letter in ((TERA, "T"), (GIGA, "B"), (MEGA, "M"), (1, "")):
+        text = f"{value / size:.12g}"
+        if value >= size and float(text) * size == value:
+            return text + letter
+    return repr(value)
+
+
 def _shortest(exact: Decimal, is_read: Callable[[str], bool]) -> str:
     """The number with the fewest decimals that `is_read` accepts, without an exponent."""
     texts = (f"{round(exact, digits):f}" for digits in range(MAX_DECIMALS))
@@ -138,3 +192,19 @@ _OPTIONS: Final[Mapping[str, Callable[[Any], list[str]]]] = {
     "tail": _plain("--tail"),
 }
 """Words of the option of each field of a request."""
+_OF_SEARCH: Final = frozenset(
+    {
+        *("pins", "excludes", "max_devices", "use_all", "headroom", "search_memory"),
+        *("space", "lanes", "top", "objective", "budget", "tail"),
+    }
+)
+"""Fields that only a search of plans reads."""
+_OF_SIMULATE: Final = frozenset(_OPTIONS) - _OF_SEARCH - {"scenarios"}
+_OF_COMPARE: Final = _OF_SIMULATE | {"pins", "excludes"}
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    "plan": frozenset(_OPTIONS),
+    "guide": _OF_COMPARE | {"max_devices", "headroom"},
+    "compare": _OF_COMPARE,
+    "simulate": _OF_SIMULATE,
+}
+"""Fields of a request that each verb has options for."""

@@ -45,16 +45,13 @@ def simulate(request: Request, *, strategy: str) -> Prediction:
 def simulation(request: Request, *, strategy: str) -> Simulation:
     """Parse a strategy's text, check it for a request, and simulate its step.
 
-    A grid is simulated as a grid; so is a plan that equals a grid. Other plans are simulated as
-    general plans. An order ``table-search`` is searched first.
-
     A grid whose schedule is searched is lowered as it is, and so is a plan that equals such a grid;
-    every other one as a general plan. An order called ``table-search`` is found first.
+    every other one as a general plan. An order called ``table-search`` is found first. A pipeline
+    without a schedule has that of the training framework.
 
     Args:
         strategy: a grid's text, or an everyday phrase (``fsdp``); a text in the general notation;
-            or
-            the path of such a text or of a plan file.
+            or the path of such a text or of a plan file.
 
     Raises:
         StrategyError: the strategy cannot be read, or is not legal for the request.
@@ -63,18 +60,24 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     request = with_defaults(request)
     problem = problem_of(request)
     source = read_strategy(
-        strategy, model=problem.model, model_name=request.model, devices=problem.cluster.num_devices
+        strategy,
+        model=problem.model,
+        model_name=request.model,
+        devices=problem.cluster.num_devices,
+        schedules=problem.runtime.schedules,
     )
     if isinstance(source.strategy, Grid):
         check_grid(problem, source.strategy)
         grid_simulation = simulate_legal_strategy(
             request, problem, name=source.name, grid=source.strategy
         )
-        return (
-            replace(grid_simulation, notes=(*grid_simulation.notes, f"read {source.read_as}"))
-            if source.read_as
-            else grid_simulation
+        read = [f"read {source.read_as}"] if source.read_as else []
+        assumed = (
+            [f"assumed {source.assumed}: {problem.runtime.name} has no 1f1b"]
+            if source.assumed
+            else []
         )
+        return replace(grid_simulation, notes=(*grid_simulation.notes, *read, *assumed))
     check_plan(problem, source.strategy)
     grid = (
         None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,15 +42,25 @@ class NamedPlan:
 class NamedStrategy:
     """A strategy of the command line, a grid or a plan, and its name.
 
-    `read_as` is the notation that was read from other words.
+    Args:
+        read_as: the notation that was read from other words.
+        assumed: the word that the text left out and the training framework decides.
     """
 
     name: str
     strategy: Grid | Plan
     read_as: str = ""
+    assumed: str = ""
 
 
-def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 0) -> NamedStrategy:
+def read_strategy(
+    source: str,
+    *,
+    model: Model,
+    model_name: str,
+    devices: int = 0,
+    schedules: Sequence[str] = (),
+) -> NamedStrategy:
     """Read the strategy of a command-line argument: grid text, notation, or the path of a file.
 
     Args:
@@ -57,6 +68,8 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
             `plan -o` or `simulate -o`.
         model, model_name: the model of the strategy.
         devices: devices of a grid that has no dp; 0 = not known.
+        schedules: schedules of the training framework, of which a grid that names none has the
+            default; empty = any.
 
     Raises:
         DataError: the file cannot be read. StrategyError: it has no strategy, or a stored plan is
@@ -72,8 +85,13 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
         return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
     if not name and not _is_notation(source):
         reading = translate_phrases(source, of=None)
+        grid = parse_grid(reading.text, devices=devices, schedules=schedules)
+        usual = parse_grid(reading.text, devices=devices).schedule
         return NamedStrategy(
-            name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as
+            name=source,
+            strategy=grid,
+            read_as=reading.read_as,
+            assumed=f"schedule={grid.schedule}" if grid.schedule != usual else "",
         )
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
 

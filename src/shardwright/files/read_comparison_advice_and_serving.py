@@ -16,7 +16,11 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredServing,
 )
 from shardwright.files.plan_and_simulation_file_contents import NAMES
-from shardwright.files.read_plan_and_simulation_files import LIMITS, parse_saved
+from shardwright.files.read_plan_and_simulation_files import (
+    COMMAND,
+    LIMITS,
+    parse_saved,
+)
 from shardwright.files.strict_pydantic_models_of_dataclasses import DocumentModel, Signed
 
 COMPARE_HINT: Final = "write the file again with `shardwright compare ... -o FILE`"
@@ -63,7 +67,7 @@ def parse_other_answer(text: str, *, name: str) -> OtherAnswer | None:
 def _read_comparison(document: dict[str, Any], name: str) -> StoredComparison:
     """Read a comparison; each strategy is a simulation document."""
     strategies, costs = document["strategies"], document["costs"]
-    extra = sorted(set(document) - {"strategies", "costs"})
+    extra = sorted(set(document) - {"strategies", "costs", COMMAND})
     if extra:
         raise DataError(f"{name}: {extra[0][:40]!r} is no field of a comparison", hint=COMPARE_HINT)
     if not (isinstance(strategies, list) and isinstance(costs, list)) or not strategies:

@@ -36,9 +36,11 @@ from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 
-BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training")
-"""Fields that `plan --json` prints and the file does not hold: search time and answers to other
-options.
+COMMAND: Final = "command"
+"""Field of the web API's answers with the command that gives the same answer."""
+BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training", COMMAND)
+"""Fields that `plan --json` and the web API add to those of the file: the time of the search,
+answers to other options, and the command.
 """
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"

@@ -208,7 +208,7 @@ def _add_gradients_and_gathers(
         zero=rules.lanes[stage.lane].zero,
     )
     reduced = backward if zero >= 2 and runtime.reduce_every_microbatch else 1
-    bucketed, beyond = placed_in_buckets(holdings, layers=layers)
+    bucketed, beyond = placed_in_buckets(holdings, layers=layers, device=sums.device)
 
     def is_cut(h: HeldParameters) -> bool:
         """True if the parameter is sharded and must be gathered for use."""
@@ -234,7 +234,7 @@ def _add_gradients_and_gathers(
             gathered_bytes_of[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
         for key, elements in elements_of.items():
             group, near, shard, last, whole = key
-            inner, across = sharing_groups(group, near, shard)
+            inner, across = sharing_groups(group, near, shard, device=sums.device)
             times = count * (1 if near != group or last else reduced)
             elements_a_layer = elements / count
             if zero == 0:
@@ -295,7 +295,7 @@ def _add_gradients_and_gathers(
                     h.elements * h.layers * (narrow if h.narrow else stored)
                 )
             for (group, near, shard), volume in bytes_of_group.items():
-                inner = sharing_groups(group, near, shard)[0]
+                inner = sharing_groups(group, near, shard, device=sums.device)[0]
                 sums.collective(
                     SHARDING,
                     Collective.ALL_GATHER,

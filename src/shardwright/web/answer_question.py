@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from shardwright.api import simulate_strategy_and_verify_stored as simulate_stra
 from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.compare_strategies_and_clusters import compare
 from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
+from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.launches import launch_advice
 from shardwright.api.read_cluster_inventories_or_compute_picture import (
     ALL_FORMATS,
@@ -22,6 +22,7 @@ from shardwright.api.report.report_content_of_answer_file import (
     make_report,
     report_document,
 )
+from shardwright.api.request_to_command import command_text, cost_options, strategy_options
 from shardwright.api.request_to_problem import SearchMethod, load_cluster, method_of
 from shardwright.api.searches import grid_search
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
@@ -37,7 +38,11 @@ from shardwright.files.plan_and_simulation_file_contents import (
     simulation_document,
 )
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
-from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
+from shardwright.files.read_plan_and_simulation_files import (
+    COMMAND,
+    read_saved,
+    require_breakdown_sum,
+)
 from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
 from shardwright.progress_callback import Progress
 from shardwright.report.guide.guide_html_page import guide_html
@@ -63,6 +68,8 @@ from shardwright.web.question_bodies import (
 )
 from shardwright.web.refuse_paths import FILE_NAMES, require_no_path, require_no_strategy_file
 
+MOST_LETTERS_OF_STRATEGY: Final = 4096
+"""Letters of a strategy up to which an answer has a command: more are no line to read or copy."""
 _PLAN_FILE: Final = Path("plan.json")
 _CLUSTER_TEXT: Final = Path("cluster.txt")
 
@@ -93,17 +100,16 @@ def _plan(body: PlanBody, progress: Progress) -> AnswerTexts:
         "search_time_s": search_time_s,
         "unsearched": to_json_value(unsearched, names={}),
     }
-    return AnswerTexts(document=to_text({**document, **searched}))
+    return _with_command({**document, **searched}, command_text(request))
 
 
 def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
     """Simulate one strategy of a request; the answer is the document of a simulation file."""
     require_no_strategy_file(body.strategy)
+    request = _request_of(body, body.request)
     progress("simulate", 0, 0)
-    simulation = simulate_strategy.simulation(
-        _request_of(body, body.request), strategy=body.strategy
-    )
-    return AnswerTexts(document=to_text(simulation_document(simulation)))
+    document = simulation_document(simulate_strategy.simulation(request, strategy=body.strategy))
+    return _with_command(document, _strategy_command(request, [body.strategy], verb="simulate"))
 
 
 def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
@@ -122,7 +128,39 @@ def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
         prices=body.prices,
         progress=progress,
     )
-    return AnswerTexts(document=to_text(comparison_document(rows)))
+    command = _strategy_command(
+        request,
+        body.strategies,
+        verb="compare",
+        clusters=body.clusters,
+        costs=cost_options(body.prices, tokens=body.tokens),
+    )
+    return _with_command(comparison_document(rows), command)
+
+
+def _with_command(document: Mapping[str, Any], command: str) -> AnswerTexts:
+    """A document with the command that gives the same answer."""
+    return AnswerTexts(document=to_text({**document, COMMAND: command}))
+
+
+def _strategy_command(
+    request: Request,
+    strategies: Sequence[str],
+    *,
+    verb: str,
+    clusters: Sequence[str] = (),
+    costs: Sequence[str] = (),
+) -> str:
+    """Command of a verb with strategies; empty if a strategy is a plan of many lines.
+
+    Args:
+        clusters: further clusters.
+        costs: words of the options for costs.
+    """
+    if any(len(text) > MOST_LETTERS_OF_STRATEGY for text in strategies):
+        return ""
+    options = (*strategy_options(strategies), *costs)
+    return command_text(request, verb=verb, clusters=clusters, options=options)
 
 
 def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
@@ -135,7 +173,7 @@ def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
         raise UsageError("answer_tokens is for serving", hint="leave it out, or set serving")
     request = _request_of(body, body.request)
     guide = (
-        serving_guide_of_request(request, answer=body.answer_tokens or None, progress=progress)
+        make_serving_guide(request, answer=body.answer_tokens or None, progress=progress)
         if body.serving
         else make_guide(request, progress=progress)
     )

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 import shardwright
 from shardwright.errors import DataError, UsageError
+from shardwright.files.read_plan_and_simulation_files import COMMAND
 from shardwright.web.answer_events import AnswerTexts, failed
 from shardwright.web.answer_responses import (
     AnswerResponse,
@@ -53,6 +54,23 @@ BODIES: Final[dict[str, type[BaseModel]]] = {
 """Body of each verb of the API."""
 _WITH_PAGE: Final = frozenset({"report", "guide"})
 """Verbs whose answers are a page too."""
+_WITH_COMMAND: Final = frozenset({"plan", "simulate", "compare", "guide"})
+"""Verbs whose answers have the command that gives the same answer."""
+_DOCUMENT: Final[dict[str, Any]] = {"type": "object"}
+_DOCUMENT_WITH_COMMAND: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        COMMAND: {
+            "type": "string",
+            "description": (
+                "The command that gives the same answer; empty where no command line can ask the"
+                " question. Texts of files have the names of the answer's request in it."
+            ),
+        }
+    },
+    "required": [COMMAND],
+}
+"""Schemas of an answer's JSON document."""
 _PAGE: Final = "shardwright.web.browser"
 _REPORT: Final = "shardwright.report.page.browser"
 _SCRIPT: Final = "text/javascript; charset=utf-8"
@@ -127,7 +145,8 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
         version=shardwright.__version__,
         description=(
             "The verbs of `shardwright`: plan and simulate answer with the document of the file"
-            " that `-o` writes, the others with that of `--json`."
+            " that `-o` writes, the others with that of `--json`. plan, simulate and compare add"
+            " the command that gives the same answer."
         ),
         docs_url=None,
         redoc_url=None,
@@ -159,7 +178,9 @@ def _add_file(app: FastAPI, address: str) -> None:
 def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -> None:
     """Add the route POST ``/api/VERB``, which answers with JSON, a page or a stream of events."""
     described: dict[str, Any] = {
-        "application/json": {"schema": {"type": "object"}},
+        "application/json": {
+            "schema": _DOCUMENT_WITH_COMMAND if verb in _WITH_COMMAND else _DOCUMENT
+        },
         STREAM: {"schema": {"type": "string"}},
     }
     if verb in _WITH_PAGE:
@@ -197,7 +218,7 @@ def _add_catalog(app: FastAPI) -> None:
         responses={
             200: {
                 "description": "Names of models, accelerators, clusters, instances and runtimes.",
-                "content": {"application/json": {"schema": {"type": "object"}}},
+                "content": {"application/json": {"schema": _DOCUMENT}},
             }
         },
     )

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
 from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
-from shardwright.api.guide.find_value_where_best_plan_changes import find_break_even
-from shardwright.api.guide.guide_rule_and_advice_classes import BreakEvenQuestion
+from shardwright.api.guide.find_value_where_best_plan_changes import (
+    BreakEvenQuestion,
+    find_break_even,
+)
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.parallelism_grid import Grid
@@ -36,11 +38,11 @@ def test_the_change_is_between_the_two_values(values: list[int], data: st.DataOb
         BreakEvenQuestion(
             axis="global batch",
             values=tuple(values),
-            request_at=lambda value: replace(REQUEST, global_batch=value),
-            has=lambda grid: grid.pp > 1,
+            plan_at=lambda value: searches.best(replace(REQUEST, global_batch=value)),
+            has=lambda plan: plan.grid is not None and plan.grid.pp > 1,
             change="A pipeline",
         ),
-        search=searches.best,
+        contents=searched_plan,
     )
     assert searches.count == len(values)
     sides = [(side.value, side.has) for side in found.sides]

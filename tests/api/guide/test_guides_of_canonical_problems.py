@@ -18,7 +18,6 @@ from shardwright.api.guide.evaluate_formula import evaluate
 from shardwright.api.guide.judge_rule_against_best_plan import EQUAL
 from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
-from shardwright.api.guide.serving_request_facts_and_simulations import serving_facts
 from shardwright.api.guide.serving_rules_in_order import SERVING_RULES
 from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.api.request_to_command import command_text
@@ -32,9 +31,9 @@ from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_los
     Rule,
 )
 from shardwright.search.search_request import Request
-from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.api.guide.canonical_problems import CANONICAL
+from tests.api.guide.facts_of_requests import serving_facts_of
 from tests.tiers import cases, in_proof
 
 NAMES = cases(list(CANONICAL), 1)
@@ -53,7 +52,8 @@ def guide_of(name: str) -> Guide:
 
 @cache
 def serving_guide_of(model: str, cluster: str) -> Guide:
-    return make_serving_guide(model, cluster, tokens=4608, answer=512, concurrency=64)
+    request = Request(model=model, cluster=cluster, seq_len=4608, global_batch=64)
+    return make_serving_guide(request, answer=512)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -260,10 +260,7 @@ def test_a_simulated_break_even_is_where_the_faster_deployment_changes() -> None
     )
     found = rule.break_even
     assert found is not None
-    request = ServingRequest(
-        model=SERVED[0][0], cluster=SERVED[0][1], isl="4096", osl="512", concurrency=64
-    )
-    facts = serving_facts(request, prompt=4096, answer=512)
+    facts = serving_facts_of(*SERVED[0], prompt=4096, answer=512, load=64)
     assert [side.has for side in found.sides] == [False, True]
     for side in found.sides:
         narrow, wide = (
@@ -279,10 +276,7 @@ def test_the_knee_is_where_twice_the_requests_gain_less_than_the_root_of_two() -
     assert found is not None
     few, many = found.sides
     assert many.value == 2 * few.value
-    request = ServingRequest(
-        model=SERVED[0][0], cluster=SERVED[0][1], isl="4096", osl="512", concurrency=64
-    )
-    facts = serving_facts(request, prompt=4096, answer=512)
+    facts = serving_facts_of(*SERVED[0], prompt=4096, answer=512, load=64)
     below, above, twice = (
         facts.simulated(many.plan.strategy, concurrency=load).tokens_per_s
         for load in (few.value, many.value, 2 * many.value)

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
-from shardwright.api.guide.serving_request_facts_and_simulations import ServingFacts, serving_facts
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     BreakEven,
     Outcome,
 )
-from shardwright.serving.unparsed_simulation_inputs import ServingRequest
+from tests.api.guide.facts_of_requests import serving_facts_of
 from tests.api.guide.guide_answers import (
     AS_GOOD,
     best,
@@ -34,26 +33,10 @@ TITAN_CLUSTER = "h100-sxm:{},memory=1.2x"
 ONLY_DATA_PARALLEL = {"tp": 1, "cp": 1, "pp": 1}
 
 
-def facts_of(
-    model: str, cluster: str, prompt: int, answer: int, load: int, precision: str = ""
-) -> ServingFacts:
-    wanted = ServingRequest(
-        model=model,
-        cluster=cluster,
-        isl=str(prompt),
-        osl=str(answer),
-        concurrency=load,
-        precision=precision,
-    )
-    return serving_facts(wanted, prompt=prompt, answer=answer)
-
-
 @cache
 def serving_break_even(name: str, model: str, cluster: str, prompt: int, answer: int) -> BreakEven:
     """The break-even of a serving rule."""
-    guide = make_serving_guide(
-        model, cluster, tokens=prompt + answer, answer=answer, concurrency=64
-    )
+    guide = make_serving_guide(request(model, cluster, prompt + answer, 64), answer=answer)
     found = next(rule for rule in guide.rules if rule.name == name).break_even
     assert found is not None
     return found
@@ -199,7 +182,7 @@ def test_50_memory_under_context_parallelism() -> None:
 
 
 def test_51_width_of_workers() -> None:
-    facts = facts_of("qwen2.5-32b", "a100-sxm-80gb:8", 1, 200, 1)
+    facts = serving_facts_of("qwen2.5-32b", "a100-sxm-80gb:8", prompt=1, answer=200, load=1)
     wide, half, quarter = (facts.simulated(f"agg 1x(tp{tp})").tokens_per_s for tp in (8, 4, 2))
     assert wide > half > quarter
     wide, replicas = (
@@ -215,7 +198,7 @@ def test_52_data_parallel_attention_by_load() -> None:
     below, above = found.sides
     assert (below.has, above.has) == (False, True)
     assert above.value <= 256
-    few = facts_of("deepseek-v3", "h200-sxm:8", 760, 460, 8)
+    few = serving_facts_of("deepseek-v3", "h200-sxm:8", prompt=760, answer=460, load=8)
     data, tensor = (few.simulated(f"agg 1x({text})").answer for text in ("dpa8 ep8", "tp8"))
     assert data is not None
     assert tensor is not None
@@ -224,7 +207,7 @@ def test_52_data_parallel_attention_by_load() -> None:
 
 def test_53_cache_of_latent_attention() -> None:
     """A token needs the same bytes on each device, of which DP holds different tokens on each."""
-    facts = facts_of("deepseek-v3", "b200-sxm:8", 4096, 512, 8)
+    facts = serving_facts_of("deepseek-v3", "b200-sxm:8", prompt=4096, answer=512, load=8)
     data, tensor = (facts.simulated(f"agg 1x({text})").answer for text in ("dpa8 ep8", "tp8"))
     assert data is not None
     assert tensor is not None
@@ -247,7 +230,9 @@ def test_53_cache_of_latent_attention() -> None:
     ],
 )
 def test_54_devices_of_deepseek(cluster: str, precision: str, fits: bool) -> None:
-    facts = facts_of("deepseek-v3", cluster, 1024, 128, 1, precision)
+    facts = serving_facts_of(
+        "deepseek-v3", cluster, prompt=1024, answer=128, load=1, precision=precision
+    )
     found = facts.simulated(f"agg 1x(tp{facts.devices})")
     assert (found.answer is not None) is fits, found.why
 

@@ -9,13 +9,12 @@ import pytest
 
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.guide.search_cached_plans import PlanSearches
-from shardwright.api.guide.serving_request_facts_and_simulations import serving_facts
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
     Outcome,
 )
 from shardwright.search.search_request import Request
-from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.strategy.grid.parallelism_grid import Grid
+from tests.api.guide.facts_of_requests import serving_facts_of
 from tests.api.guide.guide_answers import (
     AS_GOOD,
     loss,
@@ -219,10 +218,7 @@ def test_32_experts_across_nodes(devices: int) -> None:
 
 
 def test_34_tensor_parallel_experts_at_small_batches() -> None:
-    wanted = ServingRequest(
-        model="mixtral-8x7b", cluster="h100-sxm:8", isl="1024", osl="256", concurrency=4
-    )
-    facts = serving_facts(wanted, prompt=1024, answer=256)
+    facts = serving_facts_of("mixtral-8x7b", "h100-sxm:8", prompt=1024, answer=256, load=4)
     tensor, expert = (facts.simulated(f"agg 1x({one})") for one in ("tp8", "tp8 ep8"))
     assert tensor.tokens_per_s >= expert.tokens_per_s
 
@@ -234,9 +230,7 @@ def test_36_spares_of_400_nodes() -> None:
 
 
 def test_39_pipelines_over_pcie() -> None:
-    guide = make_serving_guide(
-        "llama-3.1-70b", "h100-pcie:4", tokens=4608, answer=512, concurrency=64
-    )
+    guide = make_serving_guide(request("llama-3.1-70b", "h100-pcie:4", 4608, 64), answer=512)
     rule = next(rule for rule in guide.rules if rule.name == "tensor_or_pipeline")
     assert "PP 4" in rule.notes[0]
     tensor, pipeline = (one.value for one in rule.formulas)
@@ -256,10 +250,7 @@ def test_40_prefill_apart(
     model: str, cluster: str, prompt: int, answer: int, load: int, pays: bool
 ) -> None:
     """Where it pays, 90 % of the further tokens are faster by more than a tenth."""
-    wanted = ServingRequest(
-        model=model, cluster=cluster, isl=str(prompt), osl=str(answer), concurrency=load
-    )
-    facts = serving_facts(wanted, prompt=prompt, answer=answer)
+    facts = serving_facts_of(model, cluster, prompt=prompt, answer=answer, load=load)
     width = facts.smallest_width
     half = facts.devices // width // 2
     apart, together = (

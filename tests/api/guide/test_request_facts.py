@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
-from shardwright.api.guide.request_facts import facts_of_request
-from shardwright.api.guide.search_cached_plans import PlanSearches
 from tests.api.guide.canonical_problems import CANONICAL
+from tests.api.guide.facts_of_requests import training_facts_without_plans
 
 
 @pytest.mark.parametrize(
@@ -19,13 +17,13 @@ from tests.api.guide.canonical_problems import CANONICAL
 def test_the_width_is_that_of_a_feed_forward_layer(name: str, width: int) -> None:
     """Also where layers differ: two shared experts of 1,408 columns, and a vision tower."""
     request = CANONICAL[name]
-    facts = facts_of_request(request, BestPlan(request=request), PlanSearches().best)
+    facts = training_facts_without_plans(request)
     assert facts.feed_forward_width == width
 
 
 def test_a_token_uses_a_part_of_a_layer_of_experts() -> None:
     """Mixtral: 2 of 8 experts of three matrices, and less than the attention's size beside them."""
     request = replace(CANONICAL["experts"], cluster="mi300x:8")
-    facts = facts_of_request(request, BestPlan(request=request), PlanSearches().best)
+    facts = training_facts_without_plans(request)
     used = 2 * 3 * 4096 * 14336
     assert used < facts.layer_parameters < 1.2 * used

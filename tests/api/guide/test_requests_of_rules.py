@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
-from shardwright.api.guide.find_value_where_best_plan_changes import find_break_even
-from shardwright.api.guide.guide_rule_and_advice_classes import BreakEvenQuestion
-from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
+from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
+from shardwright.api.guide.find_value_where_best_plan_changes import (
+    BreakEvenQuestion,
+    find_break_even,
+)
+from shardwright.api.guide.request_facts import facts_of_request
 from shardwright.api.guide.rules import keep_degrees_on_twice_the_devices as twice_the_devices
 from shardwright.api.guide.rules import technique_by_device_count
 from shardwright.api.guide.rules.break_even_questions import (
@@ -22,25 +24,22 @@ from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.request_to_problem import problem_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.search_request import Request
+from tests.api.guide.facts_of_requests import training_facts_without_plans
 
 SMALL = Request(model="llama-3.2-1b", cluster="h100-sxm:2", seq_len=2048, global_batch=8)
 REQUEST = Request(model="llama-3.2-1b", cluster="h100-sxm:64", seq_len=4096, global_batch=64)
-
-
-def facts_of(request: Request) -> RequestFacts:
-    return facts_of_request(request, BestPlan(request=request), PlanSearches().best)
 
 
 @pytest.mark.parametrize("limit", [0, 16])
 def test_a_number_of_devices_is_that_of_its_request(limit: int) -> None:
     """The largest is the user's own, also under ``--max-devices``."""
     request = replace(REQUEST, max_devices=limit)
-    question = technique_by_device_count.advise(facts_of(request)).break_even
+    question = technique_by_device_count.advise(training_facts_without_plans(request)).break_even
     assert question is not None
     assert question.values[-1] == (limit or 64)
-    assert question.request_at(question.values[-1]) == request
+    assert question.plan_at(question.values[-1]).request == request
     for devices in question.values:
-        assert problem_of(question.request_at(devices)).cluster.num_devices == devices
+        assert problem_of(question.plan_at(devices).request).cluster.num_devices == devices
 
 
 @pytest.mark.parametrize(
@@ -52,34 +51,42 @@ def test_a_number_of_devices_is_that_of_its_request(limit: int) -> None:
 )
 @pytest.mark.parametrize("cluster", ["h100-sxm:64", "h100-sxm:64,network=2x,memory=0.5x"])
 def test_an_amount_is_that_of_the_cluster_of_its_request(
-    question: Callable[..., BreakEvenQuestion | None],
+    question: Callable[..., BreakEvenQuestion[BestPlan] | None],
     amount: Callable[[Cluster], float],
     cluster: str,
 ) -> None:
     """The user's own amount is on the axis, with the user's own request."""
     request = replace(REQUEST, cluster=cluster)
-    found = question(facts_of(request), has=bool, change="")
+    found = question(training_facts_without_plans(request), has=bool, change="")
     assert found is not None
-    assert request in map(found.request_at, found.values)
-    for value in found.values:
-        other = problem_of(found.request_at(value)).cluster
-        assert amount(other) == pytest.approx(value, rel=1e-9)
+    requests = [found.plan_at(value).request for value in found.values]
+    assert request in requests
+    for value, other in zip(found.values, requests, strict=True):
+        assert amount(problem_of(other).cluster) == pytest.approx(value, rel=1e-9)
 
 
 def test_no_network_inside_one_domain_and_no_factor_of_yaml_text() -> None:
-    assert network_question(facts_of(SMALL), has=bool, change="") is None
-    assert memory_question(facts_of(SMALL), has=bool, change="", pins=(("tp", ("2",)),))
+    assert network_question(training_facts_without_plans(SMALL), has=bool, change="") is None
+    assert memory_question(
+        training_facts_without_plans(SMALL), has=bool, change="", pins=(("tp", ("2",)),)
+    )
     pinned = replace(SMALL, pins=(("tp", ("1",)),))
-    assert memory_question(facts_of(pinned), has=bool, change="", pins=(("tp", ("2",)),)) is None
+    assert (
+        memory_question(
+            training_facts_without_plans(pinned), has=bool, change="", pins=(("tp", ("2",)),)
+        )
+        is None
+    )
 
 
 def test_devices_on_which_a_model_that_does_not_fit_fits() -> None:
     """70B on one device of 80 GB: the larger clusters are searched, up to 64 times as many."""
     large = replace(SMALL, model="llama-3.1-70b", cluster="h100-sxm:1")
-    question = fit_question(facts_of(large))
+    searches = PlanSearches()
+    question = fit_question(facts_of_request(large, BestPlan(request=large), searches.best))
     assert question is not None
     assert question.values == (1, 2, 4, 8, 16, 32, 64)
-    found = find_break_even(question, search=PlanSearches().best)
+    found = find_break_even(question, contents=searched_plan)
     below, above = found.sides
     assert (below.has, below.plan.strategy) == (False, "")
     assert above.has
@@ -110,6 +117,6 @@ def test_twice_the_devices_of_each_form_of_cluster(
 
 
 def test_twice_the_devices_of_a_limited_cluster_are_too_many() -> None:
-    advice = twice_the_devices.advise(facts_of(replace(SMALL, max_devices=2)))
+    advice = twice_the_devices.advise(training_facts_without_plans(replace(SMALL, max_devices=2)))
     assert advice.words == ""
     assert "4 devices of a cluster of 2" in advice.notes[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.api.report.bubble_causes import idle_pieces
-from shardwright.api.report.communication_groups_content import communication_groups, device_pattern
+from shardwright.api.report.communication_groups_content import communication_groups
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
 from shardwright.report.page.view_data_types.communication_groups import (
@@ -24,6 +24,8 @@ GRIDS = (
     ("llama-2-7b", "h100-sxm:16", "tp2 sp cp2 dp4 mbs1 zero3"),
     ("llama-2-7b", "h100-sxm:16", "tp2 sp cp2 pp2 dp2 mbs1 zero1 order=cp-tp-ep-dp-pp"),
     ("mixtral-8x7b", "h100-sxm:16", "tp2 sp pp2 ep4 dp4 mbs1 zero1"),
+    ("llama-2-7b", "h100-sxm:16", "dp16 mbs1 zero3 shard8 recompute=full"),
+    ("llama-2-7b", "h100-sxm:16", "tp2 sp pp2 dp4 mbs1 zero1 shard2"),
 )
 Sent = dict[tuple[str, tuple[int, ...]], float]
 
@@ -94,16 +96,8 @@ def test_shifted_groups_are_those_of_each_device(model: str, cluster: str, text:
         device = device_class.devices.first
         for one_group in sent:
             level = max(tier for tier, size in enumerate(one_group.sent) if size)
-            # Of groups that share states, plan_traffic names the first one of a replica.
-            group = (
-                one_group.group
-                if device in one_group.group or one_group.part != "sharding"
-                else None
-            )
-            own = (
-                tuple(sorted(group)) if group else shifted(device_pattern(one_group.group), device)
-            )
-            expected[names[one_group.part], own] = one_group.sent[level]
+            own = names[one_group.part], tuple(sorted(one_group.group))
+            expected[own] = one_group.sent[level]
         found = folded[device]
         assert set(found) == set(expected)
         for key, size in expected.items():

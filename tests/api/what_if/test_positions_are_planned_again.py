@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.report.predicted_step_cost_memory_proof_content import answer_card
-from shardwright.api.request_to_command import request_to_command
+from shardwright.api.report.what_if_content import position_command
 from shardwright.api.what_if.axes_of_request import AXES, usual_values, why_without
 from shardwright.api.what_if.search_best_plans_along_axis import what_if
 from shardwright.cli.main import run
@@ -51,9 +51,7 @@ def positions(random: Random) -> Iterator[tuple[Request, str, float, dict[str, f
 def test_a_position_is_planned_again(key: int, tmp_path: Path) -> None:
     request, axis, value, prices = next(positions(Random(key)))
     (position,) = what_if(request, axis, (value,), prices=prices).positions
-    words = shlex.split(
-        shlex.join(request_to_command(position.request, prices=dict(position.prices)))
-    )
+    words = shlex.split(shlex.join(position_command(position)))
     file = tmp_path / "again.json"
     code = run([*words[1:], "--quiet", "-o", str(file)])
     if position.found is None:

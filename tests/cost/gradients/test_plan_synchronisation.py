@@ -66,6 +66,15 @@ def test_members_across_are_one_of_each_part() -> None:
                 found,
             )
             meshes += len(parts) > 1
+            each = [
+                tuple(
+                    corresponding_members(DeviceList.of(group), DeviceList.of(part), device=device)
+                )
+                for device in part
+            ]
+            assert each[0] == tuple(found)
+            assert all(device in members for device, members in zip(part, each, strict=True))
+            assert sorted(device for members in each for device in members) == list(group)
     assert meshes > 100
 
 

@@ -5,30 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardwright.api.guide.applies_to_every_request import applies_to_every_request
+from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
 from shardwright.search.search_request import Choices, Request
-from shardwright.strategy.grid.parallelism_grid import Grid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEvenQuestion:
-    """Question where along an axis the best plan gets or loses a property.
-
-    Args:
-        axis: name of the axis, of `BREAK_EVEN_AXES`.
-        values: whole numbers in ascending order, in the unit of the axis.
-        request_at: request with a value of the axis.
-        has: the property of a plan.
-        change: the property in words.
-    """
-
-    axis: str
-    values: tuple[int, ...]
-    request_at: Callable[[int], Request]
-    has: Callable[[Grid], bool]
-    change: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +33,7 @@ class Advice:
     others: tuple[tuple[str, Choices], ...] = ()
     formulas: tuple[Formula, ...] = ()
     notes: tuple[str, ...] = ()
-    break_even: BreakEvenQuestion | None = None
+    break_even: BreakEvenQuestion[BestPlan] | None = None
     request: Request | None = None
     max_devices: int = 0
 

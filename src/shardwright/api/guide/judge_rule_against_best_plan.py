@@ -39,7 +39,9 @@ def judge_rule(rule: GuideRule, facts: RequestFacts, *, is_late: Callable[[], bo
         formulas=advice.formulas,
         verdict=_verdict(advice, facts) if advice.words else None,
         break_even=(
-            None if asked is None else find_break_even(asked, search=facts.search, is_late=is_late)
+            None
+            if asked is None
+            else find_break_even(asked, contents=searched_plan, is_late=is_late)
         ),
         notes=advice.notes,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -14,7 +13,7 @@ from shardwright.api.guide.judge_rule_against_best_plan import judge_rule
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.training_rules_in_order import RULES
-from shardwright.api.request_to_command import request_to_command
+from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import SearchMethod, method_of
 from shardwright.api.searches import grid_search
 from shardwright.errors import InfeasibleError, UsageError
@@ -65,7 +64,7 @@ def make_guide(
             f"{request.model} on {request.cluster}: {request.global_batch:,} sequences of"
             f" {request.seq_len:,} tokens a step"
         ),
-        command=shlex.join(request_to_command(request, verb="guide")),
+        command=command_text(request, verb="guide"),
         version=shardwright.__version__,
         best=searched_plan(best),
         hint=hint,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import fields
 from typing import Final
 
 import shardwright
-from shardwright.api.guide.find_value_where_best_plan_changes import bisect_break_even
+from shardwright.api.guide.find_value_where_best_plan_changes import find_break_even
 from shardwright.api.guide.judge_rule_against_best_plan import EQUAL
 from shardwright.api.guide.serving_request_facts_and_simulations import (
     ServingFacts,
@@ -17,14 +16,13 @@ from shardwright.api.guide.serving_request_facts_and_simulations import (
 )
 from shardwright.api.guide.serving_rule_and_advice_classes import (
     ServingAdvice,
-    ServingBreakEvenQuestion,
     ServingRule,
 )
 from shardwright.api.guide.serving_rules_in_order import SERVING_RULES
+from shardwright.api.request_to_command import command_text
 from shardwright.errors import UsageError
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
-    BreakEven,
     Comparison,
     Guide,
     Outcome,
@@ -40,19 +38,68 @@ _READ_FIELDS: Final = frozenset({"model", "cluster", "seq_len", "global_batch"})
 """Fields of a training request that a serving guide reads."""
 
 
-def serving_guide_of_request(
+def make_serving_guide(
     request: Request, *, answer: int | None = None, progress: Progress | None = None
 ) -> Guide:
-    """Serving guide: batch = requests in flight, seq_len = prompt + answer, answer None = 1/8.
+    """Serving guide of a request: the best of a few deployments, and the rules that apply.
+
+    The deployments are simulated, not searched.
 
     Args:
-        request: its sequence length is the tokens of a prompt and its answer.
+        request: its sequence length is the tokens of a prompt and its answer, its global batch the
+            requests in flight.
         answer: tokens of an answer; None = an eighth of the sequence length.
         progress: function that is told of each rule.
 
     Raises:
-        UsageError: the request has values that are for plans of training, such as pins.
-            ShardwrightError: as `make_serving_guide`.
+        UsageError: the request has values that are for plans of training, such as pins, or the
+            answer is as long as the request.
+        ShardwrightError: as `serve_simulate`.
+    """
+    _require_no_training_values(request)
+    tokens, concurrency = request.seq_len, request.global_batch
+    answer = max(tokens // 8, 1) if answer is None else answer
+    if not 0 < answer < tokens:
+        raise UsageError(
+            f"--osl {answer:,} of requests of {tokens:,} tokens",
+            hint="--seq-len counts prompt and answer, --osl the answer",
+        )
+    facts = serving_facts(
+        ServingRequest(
+            model=request.model,
+            cluster=request.cluster,
+            isl=str(tokens - answer),
+            osl=str(answer),
+            concurrency=concurrency,
+        ),
+        prompt=tokens - answer,
+        answer=answer,
+    )
+    if progress is not None:
+        progress("simulate the usual deployments", 0, len(SERVING_RULES))
+    best = deployment_plan(facts.best)
+    rules, skipped = _judged_rules(facts, progress)
+    return Guide(
+        kind="serving",
+        title=(
+            f"{request.model} on {request.cluster}: {concurrency:,} requests in flight, prompts of"
+            f" {tokens - answer:,} and answers of {answer:,} tokens"
+        ),
+        command=command_text(request, verb="guide", options=("--serving", "--osl", str(answer))),
+        version=shardwright.__version__,
+        best=best,
+        hint="",
+        rules=rules,
+        searches=facts.simulations.count,
+        skipped=skipped,
+    )
+
+
+def _require_no_training_values(request: Request) -> None:
+    """Raise UsageError for a request with values that a serving guide does not read.
+
+    Raises:
+        UsageError: it has values that are for plans of training, such as pins.
     """
     unread = [
         field.name
@@ -65,74 +112,10 @@ def serving_guide_of_request(
             f"a serving guide does not read {names}: these are for plans of training",
             hint="drop them with --serving",
         )
-    return make_serving_guide(
-        request.model,
-        request.cluster,
-        tokens=request.seq_len,
-        answer=max(request.seq_len // 8, 1) if answer is None else answer,
-        concurrency=request.global_batch,
-        progress=progress,
-    )
-
-
-def make_serving_guide(
-    model: str,
-    cluster: str,
-    *,
-    tokens: int,
-    answer: int,
-    concurrency: int,
-    progress: Progress | None = None,
-) -> Guide:
-    """Serving guide for requests of `tokens` (prompt + answer): best of a few deployments; rules.
-
-    The deployments are simulated, not searched.
-
-    Args:
-        tokens: tokens of a request, prompt and answer.
-        answer: tokens of an answer.
-        concurrency: requests in flight.
-        progress: function that is told of each rule.
-
-    Raises:
-        UsageError: the answer is as long as the request. ShardwrightError: as `serve_simulate`.
-    """
-    if not 0 < answer < tokens:
-        raise UsageError(
-            f"--osl {answer:,} of requests of {tokens:,} tokens",
-            hint="--seq-len counts prompt and answer, --osl the answer",
-        )
-    request = ServingRequest(
-        model=model,
-        cluster=cluster,
-        isl=str(tokens - answer),
-        osl=str(answer),
-        concurrency=concurrency,
-    )
-    facts = serving_facts(request, prompt=tokens - answer, answer=answer)
-    if progress is not None:
-        progress("simulate the usual deployments", 0, len(SERVING_RULES))
-    best = facts.best
-    rules, skipped = _judged_rules(facts, best, progress)
-    words = ["shardwright", "guide", model, cluster, "--serving", "--seq-len", str(tokens)]
-    return Guide(
-        kind="serving",
-        title=(
-            f"{model} on {cluster}: {concurrency:,} requests in flight, prompts of"
-            f" {tokens - answer:,} and answers of {answer:,} tokens"
-        ),
-        command=shlex.join([*words, "--global-batch", str(concurrency), "--osl", str(answer)]),
-        version=shardwright.__version__,
-        best=deployment_plan(best),
-        hint="",
-        rules=rules,
-        searches=facts.simulations.count,
-        skipped=skipped,
-    )
 
 
 def _judged_rules(
-    facts: ServingFacts, best: SimulatedDeployment, progress: Progress | None
+    facts: ServingFacts, progress: Progress | None
 ) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
     """(rules that apply, judged until all work is stopped; names of the rules left out then)."""
     judged: list[Rule] = []
@@ -143,11 +126,11 @@ def _judged_rules(
         elif rule.applies(facts):
             if progress is not None:
                 progress(f"simulate: {rule.question}", number, len(SERVING_RULES))
-            judged.append(_judged(rule, facts, best))
+            judged.append(_judged(rule, facts))
     return tuple(judged), tuple(skipped)
 
 
-def _judged(rule: ServingRule, facts: ServingFacts, best: SimulatedDeployment) -> Rule:
+def _judged(rule: ServingRule, facts: ServingFacts) -> Rule:
     """A rule with its formulas, and the simulated verdict on its advice."""
     advice = rule.advise(facts)
     return Rule(
@@ -156,27 +139,19 @@ def _judged(rule: ServingRule, facts: ServingFacts, best: SimulatedDeployment) -
         statement=rule.statement,
         source=rule.source,
         formulas=advice.formulas,
-        verdict=_verdict(advice, facts, best) if advice.words else None,
-        break_even=None if advice.break_even is None else _break_even(advice.break_even),
+        verdict=_verdict(advice, facts) if advice.words else None,
+        break_even=(
+            None
+            if advice.break_even is None
+            else find_break_even(advice.break_even, contents=deployment_plan, is_late=STOP.is_set)
+        ),
         notes=advice.notes,
     )
 
 
-def _break_even(question: ServingBreakEvenQuestion) -> BreakEven:
-    """Neighbouring values between which the simulated deployment gets or loses a property."""
-    return bisect_break_even(
-        question.axis,
-        question.values,
-        question.change,
-        has=lambda value: question.has(question.simulated_at(value)),
-        plan_at=lambda value: deployment_plan(question.simulated_at(value)),
-        is_late=STOP.is_set,
-    )
-
-
-def _verdict(advice: ServingAdvice, facts: ServingFacts, best: SimulatedDeployment) -> Verdict:
+def _verdict(advice: ServingAdvice, facts: ServingFacts) -> Verdict:
     """Verdict on the advised deployment: its simulated loss against the best one simulated."""
-    followed = facts.simulated(advice.deployment)
+    best, followed = facts.best, facts.simulated(advice.deployment)
     loss = _loss(best, followed)
     if loss is None:
         outcome, sentence = Outcome.DOES_NOT_FIT, f"Here it is not possible: {followed.why}."

@@ -5,31 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardwright.api.guide.applies_to_every_request import applies_to_every_request
+from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.serving_request_facts_and_simulations import (
     ServingFacts,
     SimulatedDeployment,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingBreakEvenQuestion:
-    """Question where along an axis the deployment gets or loses a property, by simulations.
-
-    Args:
-        axis: name of the axis, of `BREAK_EVEN_AXES`.
-        values: values in ascending order.
-        simulated_at: the deployment at a value, as the better of two.
-        has: the property of a deployment.
-        change: the property in words.
-    """
-
-    axis: str
-    values: tuple[int, ...]
-    simulated_at: Callable[[int], SimulatedDeployment]
-    has: Callable[[SimulatedDeployment], bool]
-    change: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +30,7 @@ class ServingAdvice:
     others: tuple[tuple[str, str], ...] = ()
     formulas: tuple[Formula, ...] = ()
     notes: tuple[str, ...] = ()
-    break_even: ServingBreakEvenQuestion | None = None
+    break_even: BreakEvenQuestion[SimulatedDeployment] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

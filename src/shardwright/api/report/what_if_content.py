@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from shardwright.api.request_to_command import request_to_command
+from shardwright.api.request_to_command import cost_options, request_to_command
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.what_if.axes_of_request import (
     AXES,
@@ -34,6 +34,7 @@ from shardwright.report.page.view_data_types.what_if_axes import (
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
 from shardwright.search.what_if_best_plans_result import WhatIf, WhatIfPosition
+from shardwright.units import MEGA
 
 _CHANGE: Final = "the best plan changes"
 
@@ -146,9 +147,16 @@ def _plan_text(position: WhatIfPosition) -> str:
     return position.strategy or f"nothing fits: {position.why}"
 
 
+def position_command(one: WhatIfPosition) -> tuple[str, ...]:
+    """Words of the command that plans a position; with prices it shows dollars a million tokens."""
+    prices = dict(one.prices)
+    costs = cost_options(prices, tokens=MEGA) if prices else ()
+    return request_to_command(one.request, options=costs)
+
+
 def _position(one: WhatIfPosition, base: WhatIfPosition) -> AxisPosition:
     """Contents of a what-if position, with its changes against the request's own position."""
-    command = shlex.join(request_to_command(one.request, prices=dict(one.prices)))
+    command = shlex.join(position_command(one))
     certificate = None if one.found is None else one.found.certificate
     prediction = None if one.found is None else one.found.simulation.prediction
     return AxisPosition(

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from urllib.parse import quote
 
 from shardwright.api.guide.make_guide import guide_document, make_guide
-from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
+from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option, group
 from shardwright.cli.parsing.parse_token_and_sequence_counts import read_count
@@ -133,7 +133,7 @@ def guide(
     )
     with screen.progress(form) as report:
         made = (
-            serving_guide_of_request(
+            make_serving_guide(
                 request,
                 answer=read_count(serving.osl, flag="--osl") if serving.osl else None,
                 progress=report,

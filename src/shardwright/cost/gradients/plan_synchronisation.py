@@ -362,21 +362,28 @@ def _members_of(group: DeviceList, near: DeviceList, shard: int) -> tuple[Device
 
 
 def sharing_groups(
-    group: DeviceList, near: DeviceList, shard: int
+    group: DeviceList, near: DeviceList, shard: int, *, device: int | None = None
 ) -> tuple[DeviceList, DeviceList]:
-    """First `shard` of `near` then `group` (one copy of states), and every `shard`-th (same part).
+    """(devices that hold one copy of the states with a device, those that hold its part of them).
 
-    Other stages' holders of a tied weight come last.
+    The first are its run of `shard` members of `near` then `group`, the second every `shard`-th
+    member. Other stages' holders of a tied weight come last.
 
     States of 64 sharded over eight are runs of eight consecutive members; the same piece is held by
     every eighth (zoo 6).
+
+    Args:
+        device: None = the first of `near`.
     """
     ordered = (
         near if near == group else DeviceList.of((*near, *sorted(set(group).difference(near))))
     )
+    place = 0 if device is None else ordered.index(device)
+    run = place - place % shard
     if len(ordered) % shard:
-        return near[:shard], DeviceList.of((near[0], *ordered[len(near) :]))
-    return ordered[:shard], ordered[::shard]
+        same_part = DeviceList.of((ordered[place], *ordered[len(near) :]))
+        return near[run : run + shard], same_part
+    return ordered[run : run + shard], ordered[place % shard :: shard]
 
 
 def group_shares(problem: Problem, group: DeviceList, *, shard: int) -> FloatArray:

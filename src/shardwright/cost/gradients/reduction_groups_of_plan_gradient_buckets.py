@@ -39,7 +39,7 @@ def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
 
 
 def placed_in_buckets(
-    held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...]
+    held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...], device: int | None = None
 ) -> tuple[list[tuple[HeldParameters, ...]], list[FurtherSum]]:
     """Place parameters with wider reduction groups in their neighbours' buckets; list further sums.
 
@@ -50,6 +50,9 @@ def placed_in_buckets(
     core/distributed/finalize_model_grads.py): 24,576 elements a layer of Nemotron-4 15B on tp 2 x
     dp 1,024 take no ring of 2,048 devices of their own. Groups that no smaller group divides stay
     as they are. Frozen parameters lie in the same buckets, and are not summed.
+
+    Args:
+        device: member of every group whose further sums are listed; None = the first of its bucket.
     """
     kinds: dict[bool, set[DeviceList]] = {False: set(), True: set()}
     for h in chain.from_iterable(held):
@@ -72,7 +75,7 @@ def placed_in_buckets(
                 h if bucket_group is h.group else replace(h, group=bucket_group, near=bucket_group)
             )
             if bucket_group is not h.group and h.trainable:
-                members = corresponding_members(h.group, bucket_group)
+                members = corresponding_members(h.group, bucket_group, device=device)
                 sums[number, members] = sums.get((number, members), 0) + h.elements * h.layers
         placed_parameters.append(tuple(of_segment))
     totals: dict[DeviceList, int] = {}
@@ -85,12 +88,18 @@ def placed_in_buckets(
 
 
 @lru_cache(maxsize=4096)
-def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
-    """Members of `group` at the place of `part`'s first member in every part; empty if no mesh.
+def corresponding_members(
+    group: DeviceList, part: DeviceList, *, device: int | None = None
+) -> DeviceList:
+    """Members of `group` at a place of `part` in every part; empty if no mesh.
 
     Empty if the parts form no mesh or some of `part` is not of the group.
 
-    Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
+    Of (0..7) and its part (1, 3, 5, 7): (0, 1), and for device 5 (4, 5). Of its part (0, 1, 4, 5):
+    (0, 2).
+
+    Args:
+        device: member of `part` whose place it is; None = the first one.
     """
     if not group.has(part.array).all():
         return EMPTY
@@ -100,8 +109,9 @@ def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
     block = first - first % (run * count)
     members = block + first % run + run * np.arange(count)
     parts = np.sort(np.add.outer(members - first, places), axis=None)
+    place = 0 if device is None else int(np.searchsorted(group.array, device)) - first
     return (
-        DeviceList.of(group.array[members])
+        DeviceList.of(group.array[members + place])
         if np.array_equal(parts, np.arange(len(group)))
         else EMPTY
     )

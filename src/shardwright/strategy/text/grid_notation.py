@@ -13,7 +13,7 @@ the text parses to the same grid.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -116,8 +116,8 @@ def print_grid(grid: Grid, *, defaults: bool = True) -> str:
         words.append(f"host={grid.host}")
     if grid.offload:
         words.append(f"offload={grid.offload}")
-    default_schedule = _INTERLEAVED if grid.vpp > 1 else "1f1b"
-    if grid.schedule != default_schedule or (defaults and (grid.pp > 1 or grid.vpp > 1)):
+    usual = default_schedule(pp=grid.pp, vpp=grid.vpp)
+    if grid.schedule != usual or (defaults and (grid.pp > 1 or grid.vpp > 1)):
         words.append(f"schedule={grid.schedule}")
     if grid.slices > 1:
         words.append(f"slices={grid.slices}")
@@ -309,13 +309,27 @@ def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
     return dp
 
 
-def parse_grid(text: str, *, devices: int = 0) -> Grid:
+def default_schedule(*, pp: int, vpp: int, schedules: Sequence[str] = ()) -> str:
+    """Schedule of a strategy that names none: 1F1B, interleaved where a rank has several chunks.
+
+    Args:
+        schedules: schedules of the training framework. If it has no 1F1B, its pipelines have the
+            first schedule that gives a rank `vpp` chunks. Empty = any.
+    """
+    usual = _INTERLEAVED if vpp > 1 else "1f1b"
+    if pp == 1 or not schedules or "1f1b" in schedules:
+        return usual
+    return next((name for name in schedules if grid_schedule(name).chunks == vpp), usual)
+
+
+def parse_grid(text: str, *, devices: int = 0, schedules: Sequence[str] = ()) -> Grid:
     """Parse a grid from its one-line notation; without a dp, dp fills `devices` (0 = dp is 1).
 
     Words left out have their defaults; ``vpp`` above 1 without a schedule means
     ``interleaved-1f1b``, and a schedule in waves without ``vpp`` has two chunks a rank.
 
     Args:
+        schedules: see `default_schedule`.
         devices: number of devices of the grid where `text` has no dp: dp is then `devices` over the
             product of the other degrees. 0 = not known, and dp is 1.
 
@@ -324,9 +338,10 @@ def parse_grid(text: str, *, devices: int = 0) -> Grid:
             are in `grid_rules`), or the degrees do not divide the devices.
     """
     fields = _grid_arguments(_read_words(text))
-    if fields.get("vpp", 1) > 1 and "schedule" not in fields:
-        fields["schedule"] = _INTERLEAVED
-    fields.setdefault("vpp", grid_schedule(fields.get("schedule", "")).chunks)
+    if "schedule" not in fields:
+        pp, vpp = fields.get("pp", 1), fields.get("vpp", 1)
+        fields["schedule"] = default_schedule(pp=pp, vpp=vpp, schedules=schedules)
+    fields.setdefault("vpp", grid_schedule(fields["schedule"]).chunks)
     if devices and "dp" not in fields:
         fields["dp"] = _remaining_dp(fields, devices=devices)
     return Grid(**fields)
@@ -336,20 +351,23 @@ _COMPLETE_WORDS: Final = frozenset(("dp", "mbs", "zero", "recompute"))
 _LAYER_WORDS: Final = ("first", "last", "layers")
 
 
-def changed_grid(grid: Grid, text: str) -> Grid:
+def changed_grid(grid: Grid, text: str, *, schedules: Sequence[str] = ()) -> Grid:
     """Set a text's words (``tp4``) in a grid, refill dp; with dp, mbs, zero, recompute: a new grid.
 
     Where `text` has no dp, dp is as large as the grid's devices allow. Settings that depend on a
     changed axis follow: sp ends with tp, layers by number with pp and vpp, an interleaved schedule
-    with vpp. A text with dp, mbs, zero and recompute, as the printer writes, is a complete
-    strategy.
+    with vpp, a first pipeline has the default schedule. A text with dp, mbs, zero and recompute,
+    as the printer writes, is a complete strategy.
+
+    Args:
+        schedules: see `default_schedule`.
 
     Raises:
         StrategyError: an unknown word, number or combination.
     """
     fields_of_word = _read_words(text)
     if fields_of_word.keys() >= _COMPLETE_WORDS:
-        return parse_grid(text)
+        return parse_grid(text, schedules=schedules)
     fields = _grid_arguments(fields_of_word)
     if "options" in fields:
         fields["options"] = in_vocabulary_order(
@@ -368,8 +386,9 @@ def changed_grid(grid: Grid, text: str) -> Grid:
                 else grid_schedule(fields["schedule"]).chunks
             ),
         )
-    elif "vpp" in fields and grid.schedule in ("1f1b", _INTERLEAVED):
-        fields["schedule"] = _INTERLEAVED if fields["vpp"] > 1 else "1f1b"
+    elif (grid.pp == 1 or "vpp" in fields) and grid.schedule in ("1f1b", _INTERLEAVED):
+        pp, vpp = fields.get("pp", grid.pp), fields.get("vpp", grid.vpp)
+        fields["schedule"] = default_schedule(pp=pp, vpp=vpp, schedules=schedules)
     if "dp" not in fields:
         tp, cp, pp = (int(fields.get(name, getattr(grid, name))) for name in ("tp", "cp", "pp"))
         fields["dp"] = max(grid.devices // (tp * cp * pp), 1)

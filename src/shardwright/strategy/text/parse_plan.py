@@ -64,6 +64,22 @@ _SHARD_CHOICES: Final[dict[str, type[StrEnum]]] = {
     "reduce": Cadence,
     "unit": ShardUnit,
 }
+_PLACES: Final = {
+    "plan": "it is the first line",
+    "grid": "it stands alone after the line of the plan",
+    "options": "it stands once, directly after the line of the plan",
+    "zero": "these lines stand before the first lane",
+    "lane": "lanes stand before the first order",
+    "stages": "these lines stand after the line of their lane",
+    "recompute": "these lines stand after the splits of their stages",
+    "host": "these lines stand after the splits of their stages",
+    "nvme": "these lines stand after the splits of their stages",
+    "order": "orders stand after the last lane",
+}
+"""Place of each kind of line, by its first word."""
+_BEFORE_LANES: Final = ("plan", "grid", "options", "zero")
+_NO_SPLITS: Final = ("", "grid", "options", "zero", "lane", "stages", "order")
+"""First words with which no split begins, though there may be a = in the line."""
 _SHARD_WORDS: Final = ("lanes", *_SHARD_CHOICES, "host", "by-memory")
 
 
@@ -100,12 +116,26 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
     while (order := read_order(reader, all_lanes=names)) is not None:
         orders.append(order)
     if reader.place < len(reader.lines):
-        word = reader.lines[reader.place][1].split()[0][:40]
-        raise reader.error(
-            f"unexpected {word!r}",
-            hint=nearest(word, ("grid", "options", "zero", "lane", "stages", "recompute", "order")),
-        )
+        raise _misplaced(reader)
     return Plan(devices=devices, lanes=lanes, orders=tuple(orders), shards=shards, options=options)
+
+
+def _misplaced(reader: PlanLineReader) -> StrategyError:
+    """Error of the next line, which is of no known kind or in the wrong place."""
+    text, word = reader.lines[reader.place][1], _first_word(reader)[:40]
+    if word in _PLACES:
+        return reader.error(f"a line of {word!r} is in the wrong place", hint=_PLACES[word])
+    if _TREE.fullmatch(text):
+        return reader.error(
+            f"the split {text[:40]!r} is in the wrong place",
+            hint="splits stand directly after the line of their stages",
+        )
+    return reader.error(f"unexpected {word!r}", hint=nearest(word, _PLACES))
+
+
+def _first_word(reader: PlanLineReader) -> str:
+    """First word of the next line; empty at the end of the text."""
+    return reader.lines[reader.place][1].split()[0] if reader.place < len(reader.lines) else ""
 
 
 def _from_grid(
@@ -216,6 +246,8 @@ def _read_lane(reader: PlanLineReader) -> Lane | None:
         stages += run
         if len(stages) > MAX_STAGES:
             raise reader.error(f"more than {MAX_STAGES} stages")
+    if not stages and _first_word(reader) in _BEFORE_LANES:
+        raise _misplaced(reader)
     if not stages:
         raise reader.error(
             f"lane {line[1]} has no stages", hint="such as 'stages embed+32+head on 0'"
@@ -292,9 +324,8 @@ def _item(reader: PlanLineReader, text: str) -> Item:
 
 def _read_placement(reader: PlanLineReader) -> Placement | None:
     """Parse ``all[0-11] = b2 t8 +8 via ring``: split of operator classes in blocks; or None."""
-    if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
-        return None
-    if reader.lines[reader.place][1].startswith(("order ", "zero ", "grid ", "lane ", "stages ")):
+    word = _first_word(reader)
+    if word in _NO_SPLITS or "=" not in reader.lines[reader.place][1]:
         return None
     line = reader.next(_TREE)
     if line is None:

@@ -45,7 +45,7 @@ class PlanLineReader:
         if self.place == len(self.lines):
             return None
         text = self.lines[self.place][1]
-        if first and not text.startswith(first):
+        if first and not f"{text} ".startswith(first):
             return None
         match = pattern.fullmatch(text)
         if match is None and first:

@@ -10,35 +10,30 @@ export const CONTENTS = {
 
 /** A plan or a simulation. */
 function planContents(plan, text) {
-  const { certificate, prediction, request } = plan;
+  const { certificate, prediction, command } = plan;
   const name = nameOf(plan);
-  const options = certificate ? [] : ["--strategy", plan.strategy ?? "PLAN"];
   return {
     status: certificate?.optimal
       ? "Proven: no plan of the searched space is faster."
       : certificate ? "The search stopped; a faster plan may exist within the gap." : "Predicted.",
     elements: [
-      paragraph("strategy", name), figures(figuresOf(prediction)), linksOf(text, "plan"),
-      commandOf(certificate ? "plan" : "simulate", request, options),
+      paragraph("strategy", name), figures(figuresOf(prediction)), linksOf(text, "plan"), ...codeBlocks(command),
     ],
     summary: summaryOf(name, prediction),
   };
 }
 
 /** Several strategies of one request. */
-function comparisonContents({ strategies, costs }, text) {
+function comparisonContents({ strategies, costs, command }, text) {
   const rows = figureRows(strategies.map((one) => summaryOf(nameOf(one), one.prediction)));
   if (costs.every(({ tokens }) => tokens)) {
     rows.push(["Days of training", ...costs.map((cost) => formatNumber(cost.training_s / 86400, "days"))]);
     rows.push(["Cost of training", ...costs.map((cost) => formatNumber(cost.training_usd, "dollars"))]);
   }
-  const options = strategies.flatMap(({ name, strategy }) => ["--strategy", strategy ?? name]);
-  if (costs[0].tokens) options.push("--tokens", costs[0].tokens);
   return {
     status: "Predicted.",
     elements: [
-      table(["Figure", ...strategies.map((_, n) => `Strategy ${n + 1}`)], rows), linksOf(text, "comparison"),
-      commandOf("compare", strategies[0].request, options),
+      table(["Figure", ...strategies.map((_, n) => `Strategy ${n + 1}`)], rows), linksOf(text, "comparison"), ...codeBlocks(command),
     ],
     summary: null,
   };
@@ -81,7 +76,7 @@ function guideContents(guide, text) {
     status: best.step_s === null
       ? `No plan fits: ${best.why}. ${guide.hint}`
       : isTraining ? "Each rule is judged by searched plans." : "Each rule is judged by simulated deployments.",
-    elements: [...elements, linksOf(text, "guide"), codeBlock(guide.command)],
+    elements: [...elements, linksOf(text, "guide"), ...codeBlocks(guide.command)],
     summary: best.step_s === null ? null : { name: best.strategy, pairs, tokensPerS: best.tokens_per_s },
   };
 }
@@ -143,26 +138,12 @@ function linksOf(text, name) {
   return links;
 }
 
-/** The command that gives the same answer, where no file was dropped. */
-function commandOf(verb, request, options) {
-  const quoted = (text) => (/^[\w.:+=,/@-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
-  const words = ["shardwright", verb, request.model, request.cluster, "--seq-len", request.seq_len, "--global-batch", request.global_batch, ...options];
-  for (const [flag, name] of [["--runtime", "runtime"], ["--precision", "precision"]]) {
-    if (request[name]) words.push(flag, request[name]);
-  }
-  for (const [flag, name] of [["--pin", "pins"], ["--exclude", "excludes"]]) {
-    for (const [axis, values] of Object.entries(request[name])) words.push(flag, `${axis}=${values.join(",")}`);
-  }
-  if (request.max_devices) words.push("--max-devices", request.max_devices);
-  if (request.space !== "standard") words.push("--space", request.space);
-  if (request.objective !== "time") words.push("--objective", request.objective);
-  return codeBlock(words.map((word) => quoted(String(word))).join(" "));
-}
-
-function codeBlock(text) {
+/** The command that gives the same answer as code; nothing where the answer has none. */
+function codeBlocks(command) {
+  if (!command) return [];
   const block = Object.assign(document.createElement("pre"), { tabIndex: 0 });
-  block.append(Object.assign(document.createElement("code"), { textContent: text }));
-  return block;
+  block.append(Object.assign(document.createElement("code"), { textContent: command }));
+  return [block];
 }
 
 function secondsText(value) {

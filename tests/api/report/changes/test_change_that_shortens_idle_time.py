@@ -3,6 +3,8 @@ pipeline."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,14 +18,17 @@ from shardwright.api.report.changes.change_that_shortens_idle_time import (
 from shardwright.api.report.changes.find_fastest_simulated_change import (
     MOST_TASKS,
     best_grid_change,
+    doubled_batch,
     proven_best,
 )
 from shardwright.api.report.simulate_stored_plan import SimulatedStep, simulate_stored
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.simulate_strategy_and_verify_stored import simulation
+from shardwright.cli.main import run
 from shardwright.files.plan_and_simulation_file_contents import (
     StoredPlan,
     StoredSimulation,
+    file_text,
     stored_answer,
     stored_simulation,
 )
@@ -97,11 +102,28 @@ def test_a_restricted_search_proves_nothing_about_other_pipelines() -> None:
     assert not proven_best(simulated("tp2 sp pp4 dp2 mbs2 zero1")[0])
 
 
-def test_no_command_is_named_that_would_simulate_something_else() -> None:
-    """A batch of a request with further options is not simulated: the short command lacks them."""
+def test_the_command_of_more_sequences_has_the_options_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Limits of the search are left out: `simulate` has no options for them."""
+    monkeypatch.chdir(tmp_path)
     saved, step = proven()
-    other = replace(saved, request=replace(saved.request, dropout=True))
-    assert timeline_change(other, step, FILE) is None
+    request = replace(REQUEST, dropout=True, gradient_wire="bf16", headroom=0.1)
+    saved = replace(saved, request=request)
+    file = Path("best.json")
+    file.write_text(file_text(saved, file))
+    change = doubled_batch(saved, step, file)
+    assert change is not None
+    assert run([*shlex.split(change.command)[1:], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["step_time_s"] == pytest.approx(change.step_s, rel=1e-8)
+
+
+def test_no_command_is_named_that_would_simulate_something_else() -> None:
+    """No option can say both reserves of memory, so twice the batch is not simulated."""
+    saved, step = proven()
+    request = replace(saved.request, reserve_bytes=2**30, reserve_fraction=0.01)
+    assert timeline_change(replace(saved, request=request), step, FILE) is None
 
 
 def test_the_number_of_tasks_is_limited() -> None:

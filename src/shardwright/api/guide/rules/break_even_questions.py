@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import with_pins
-from shardwright.api.guide.guide_rule_and_advice_classes import BreakEvenQuestion
+from shardwright.api.guide.best_plan_of_request import BestPlan, with_pins
+from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import powers_of_two
 from shardwright.api.what_if.axes_of_request import (
@@ -29,7 +29,7 @@ MOST_DEVICES: Final = 32768
 
 def batch_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
-) -> BreakEvenQuestion | None:
+) -> BreakEvenQuestion[BestPlan] | None:
     """Question: from which global batch on has the best plan a property? 1/8 to 8 x the request's.
 
     Args:
@@ -39,7 +39,8 @@ def batch_question(
     request = with_pins(facts.request, pins)
     if request is None:
         return None
-    return BreakEvenQuestion(
+    return _question(
+        facts,
         axis="global batch",
         values=tuple(least * factor for factor in powers_of_two(1, 64)),
         request_at=lambda batch: replace(request, global_batch=batch),
@@ -50,7 +51,7 @@ def batch_question(
 
 def length_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
-) -> BreakEvenQuestion | None:
+) -> BreakEvenQuestion[BestPlan] | None:
     """Question: from which sequence length on has the best plan a property, at equal tokens a step?
 
     None where the pins contradict the request's.
@@ -58,7 +59,8 @@ def length_question(
     request = with_pins(facts.request, pins)
     if request is None:
         return None
-    return BreakEvenQuestion(
+    return _question(
+        facts,
         axis="sequence length",
         values=LENGTHS,
         request_at=lambda length: request_of_length(request, length),
@@ -75,7 +77,7 @@ def request_of_length(request: Request, length: int) -> Request:
 
 def device_question(
     facts: RequestFacts, *, values: Sequence[int], has: Callable[[Grid], bool], change: str
-) -> BreakEvenQuestion | None:
+) -> BreakEvenQuestion[BestPlan] | None:
     """Question: from which of some numbers of devices on has the best plan a property?
 
     None where fewer than two of the numbers make a valid request.
@@ -84,7 +86,8 @@ def device_question(
     valid = {count: request for count, request in requests.items() if request is not None}
     if len(valid) < 2:
         return None
-    return BreakEvenQuestion(
+    return _question(
+        facts,
         axis="devices",
         values=tuple(valid),
         request_at=valid.__getitem__,
@@ -105,7 +108,7 @@ def _request_of_devices(facts: RequestFacts, count: int) -> Request | None:
         return None
 
 
-def fit_question(facts: RequestFacts) -> BreakEvenQuestion | None:
+def fit_question(facts: RequestFacts) -> BreakEvenQuestion[BestPlan] | None:
     """Question: from how many devices on does a plan fit? Up to 64 x the request's number.
 
     None if a plan fits already: the search on the fewest devices takes longest of all.
@@ -123,7 +126,7 @@ def fit_question(facts: RequestFacts) -> BreakEvenQuestion | None:
 
 def network_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
-) -> BreakEvenQuestion | None:
+) -> BreakEvenQuestion[BestPlan] | None:
     """Question: from which bandwidth of a network card on has the best plan a property?
 
     None where one scale-up domain has all devices.
@@ -135,14 +138,14 @@ def network_question(
 
 def memory_question(
     facts: RequestFacts, *, has: Callable[[Grid], bool], change: str, pins: Choices = ()
-) -> BreakEvenQuestion | None:
+) -> BreakEvenQuestion[BestPlan] | None:
     """Question: from which memory of a device on has the best plan a property?"""
     return _factor_question(facts, name=MEMORY, has=has, change=change, pins=pins)
 
 
 def _factor_question(
     facts: RequestFacts, *, name: str, has: Callable[[Grid], bool], change: str, pins: Choices
-) -> BreakEvenQuestion | None:
+) -> BreakEvenQuestion[BestPlan] | None:
     """Question along a quantity of the cluster, at the values of what-if questions.
 
     None where pins contradict the request's, or the cluster's text cannot have the factor.
@@ -158,10 +161,35 @@ def _factor_question(
         """The request on a cluster with an amount of the quantity."""
         return request_at(request, axis, factors[amount], {})
 
-    return BreakEvenQuestion(
+    return _question(
+        facts,
         axis=f"{name} of a device",
         values=tuple(factors),
         request_at=with_amount,
         has=has,
+        change=change,
+    )
+
+
+def _question(
+    facts: RequestFacts,
+    *,
+    axis: str,
+    values: tuple[int, ...],
+    request_at: Callable[[int], Request],
+    has: Callable[[Grid], bool],
+    change: str,
+) -> BreakEvenQuestion[BestPlan]:
+    """Question about the searched plans of requests; a request without a plan has no property.
+
+    Args:
+        request_at: request with a value of the axis.
+        has: the property of a plan that fits.
+    """
+    return BreakEvenQuestion(
+        axis=axis,
+        values=values,
+        plan_at=lambda value: facts.search(request_at(value)),
+        has=lambda plan: plan.grid is not None and has(plan.grid),
         change=change,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.api.guide.guide_rule_and_advice_classes import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
+from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.break_even_questions import device_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
@@ -50,7 +52,7 @@ def advise(facts: RequestFacts) -> Advice:
     return Advice(words=words, pins=pins, others=others, break_even=_device_question(facts))
 
 
-def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
+def _device_question(facts: RequestFacts) -> BreakEvenQuestion[BestPlan] | None:
     """Question from which number of devices the best plan splits the model; None for one number."""
     node = facts.problem.cluster.node.num_devices
     least = max(node, facts.unsharded_bytes / facts.usable_bytes)

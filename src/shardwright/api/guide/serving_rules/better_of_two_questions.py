@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import powers_of_two
 from shardwright.api.guide.serving_request_facts_and_simulations import (
     ServingFacts,
     SimulatedDeployment,
 )
-from shardwright.api.guide.serving_rule_and_advice_classes import ServingBreakEvenQuestion
 
 LOADS: Final = powers_of_two(1, 1024)
 PROMPTS: Final = powers_of_two(128, 65536)
@@ -18,7 +18,7 @@ PROMPTS: Final = powers_of_two(128, 65536)
 
 def load_question(
     facts: ServingFacts, deployment: str, other: str, *, change: str
-) -> ServingBreakEvenQuestion | None:
+) -> BreakEvenQuestion[SimulatedDeployment] | None:
     """Question: from which load on has `deployment` more tokens a second than `other`?
 
     None where both deployments are the same.
@@ -36,7 +36,7 @@ def load_question(
 
 def prompt_question(
     facts: ServingFacts, deployment: str, other: str, *, change: str
-) -> ServingBreakEvenQuestion | None:
+) -> BreakEvenQuestion[SimulatedDeployment] | None:
     """Question: from which prompt length on is `deployment` faster after the first token (p90)?
 
     None where both deployments are the same.
@@ -66,7 +66,7 @@ def _question(
     score: Callable[[SimulatedDeployment], float],
     simulated: Callable[[str, int], SimulatedDeployment],
     change: str,
-) -> ServingBreakEvenQuestion | None:
+) -> BreakEvenQuestion[SimulatedDeployment] | None:
     """Question at which values one deployment has a higher score than the other."""
     if deployment == other:
         return None
@@ -75,10 +75,10 @@ def _question(
         """Simulate both deployments at `value` of the axis; the higher score; `other` if equal."""
         return max((simulated(text, value) for text in (other, deployment)), key=score)
 
-    return ServingBreakEvenQuestion(
+    return BreakEvenQuestion(
         axis=axis,
         values=values,
-        simulated_at=better_at,
+        plan_at=better_at,
         has=lambda simulation: simulation.request.deployment == deployment,
         change=change,
     )

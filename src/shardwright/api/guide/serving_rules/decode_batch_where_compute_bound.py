@@ -6,16 +6,13 @@ from math import sqrt
 from typing import Final
 
 from shardwright.api.guide.evaluate_formula import formula, symbol
+from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import powers_of_two
 from shardwright.api.guide.serving_request_facts_and_simulations import (
     ServingFacts,
     SimulatedDeployment,
 )
-from shardwright.api.guide.serving_rule_and_advice_classes import (
-    ServingAdvice,
-    ServingBreakEvenQuestion,
-    ServingRule,
-)
+from shardwright.api.guide.serving_rule_and_advice_classes import ServingAdvice, ServingRule
 from shardwright.units import format_seconds
 
 BOOK: Final = "Austin et al., How to Scale Your Model, chapter on inference (commit 0819a7d)"
@@ -57,7 +54,7 @@ def advise(facts: ServingFacts) -> ServingAdvice:
     )
 
 
-def _load_question(facts: ServingFacts, deployment: str) -> ServingBreakEvenQuestion:
+def _load_question(facts: ServingFacts, deployment: str) -> BreakEvenQuestion[SimulatedDeployment]:
     """Question from how many requests on twice as many are nearer to computation's bound.
 
     Bound by reading weights, they give twice the tokens a second; bound by computation, as many.
@@ -70,10 +67,10 @@ def _load_question(facts: ServingFacts, deployment: str) -> ServingBreakEvenQues
         doubled = facts.simulated(deployment, concurrency=2 * load)
         return doubled.tokens_per_s < sqrt(2) * simulation.tokens_per_s
 
-    return ServingBreakEvenQuestion(
+    return BreakEvenQuestion(
         axis="requests in flight",
         values=powers_of_two(LOADS[0], LOADS[-1] // 2),
-        simulated_at=lambda load: facts.simulated(deployment, concurrency=load),
+        plan_at=lambda load: facts.simulated(deployment, concurrency=load),
         has=is_near_computation,
         change=f"Twice the requests give less than {sqrt(2):.2f} times the tokens a second",
     )

@@ -79,10 +79,11 @@ def _simulated_changes(
     assert saved.grid is not None
     factors = _SMALL_FACTORS if step.prediction.fits else FACTORS
     words = [text for _, text in memory_saving_words(saved.grid, factors=factors)]
+    schedules = step.problem.runtime.schedules
     modules = [name for name, _ in module_ladder(step.problem)[-1]]
     for text in (*words, *(f"{name}=on" for name in modules)):
         try:
-            grid = changed_grid(saved.grid, text)
+            grid = changed_grid(saved.grid, text, schedules=schedules)
             if grid == saved.grid:
                 continue
             check_grid(step.problem, grid)

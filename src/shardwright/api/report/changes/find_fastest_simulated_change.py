@@ -10,7 +10,11 @@ from typing import Final
 
 from shardwright.api.raise_first_broken_strategy_rule import check_grid
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
-from shardwright.api.request_to_command import request_to_command
+from shardwright.api.request_to_command import (
+    command_text,
+    strategy_options,
+    without_search_values,
+)
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
@@ -52,7 +56,7 @@ def best_grid_change(
     tasks = 0
     for text in words:
         try:
-            grid = changed_grid(saved.grid, text)
+            grid = changed_grid(saved.grid, text, schedules=step.problem.runtime.schedules)
             check_grid(step.problem, grid)
             tasks += _estimated_tasks(step, saved.grid, grid)
             if grid == saved.grid or tasks > MOST_TASKS:
@@ -169,15 +173,5 @@ def doubled_batch(
 
 def _simulate_command(request: Request, path: Path) -> str:
     """Command that simulates the strategy of a file for a request; empty if it needs options."""
-    usual = Request(
-        model=request.model,
-        cluster=request.cluster,
-        seq_len=request.seq_len,
-        global_batch=request.global_batch,
-        runtime=request.runtime,
-        precision=request.precision,
-    )
-    search = ("pins", "excludes", "space", "top", "objective", "headroom", "max_devices", "use_all")
-    if replace(request, **{name: getattr(usual, name) for name in search}) != usual:
-        return ""
-    return shlex.join([*request_to_command(usual, verb="simulate"), "--strategy", path.name])
+    options = strategy_options([path.name])
+    return command_text(without_search_values(request), verb="simulate", options=options)
