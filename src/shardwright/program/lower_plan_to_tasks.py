@@ -53,7 +53,7 @@ def lower_plan(
     """
     posts = posts_of(stages, classes)
     laid = actions_as_tasks(rows, classes, posts, shape)
-    links = TaskGraphBuilder(laid.columns)
+    links = TaskGraphBuilder(laid.count, laid.columns)
     laid.link_row(links)
     _link_chunks(laid, links)
     _link_slices(laid, links)
@@ -155,29 +155,28 @@ def _add_sends(
         links.add(done[local[:, 0]], begin[local[:, 1]])
         if not len(source):
             continue
-        tasks = np.where(done[source] >= 0, 0, -1)
-        record, microbatch, part = np.nonzero(tasks == 0)
-        klass = posts.klass[source[record]]
-        after = done[source[record], microbatch, part]
-        # On a stream tasks stand in the order in which what they send is ready, then edge by edge.
-        order = np.lexsort((number[record], after, klass))
-        record, microbatch, part, klass, after = (
-            record[order],
-            microbatch[order],
-            part[order],
-            klass[order],
-            after[order],
+        ready = done[source]
+        tasks = np.full(ready.shape, -1, dtype=np.int32)
+        record, microbatch, part = np.nonzero(ready >= 0)
+        # On a stream tasks stand in the order in which what they send is ready, then edge by edge:
+        # the actions of a class have consecutive numbers.
+        order = np.lexsort((number[record], ready[record, microbatch, part]))
+        record, microbatch, part = record[order], microbatch[order], part[order]
+        after: Int32Array = ready[record, microbatch, part]
+        klass, lane, chunk, edge = (
+            column.astype(np.int32)[record]
+            for column in (posts.klass[source], posts.lane[source], posts.chunk[source], number)
         )
         send_tasks = links.tasks(
             len(record),
             kind=int(kind),
             klass=klass,
-            lane=posts.lane[source[record]],
-            chunk=posts.chunk[source[record]],
-            slice=part,
-            edge=number[record],
+            lane=lane,
+            chunk=chunk,
+            slice=part.astype(np.int32),
+            edge=edge,
             stream=int(stream),
-            microbatch=microbatch,
+            microbatch=microbatch.astype(np.int32),
         )
         tasks[record, microbatch, part] = send_tasks
         links.add(after, send_tasks)
