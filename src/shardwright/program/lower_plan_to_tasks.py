@@ -146,7 +146,7 @@ def _digest(rows: ActionRows, posts: Posts) -> bytes:
         *(posts.klass, posts.lane, posts.chunk, posts.family, posts.first_stage),
     ):
         digest.update(len(column).to_bytes(8))
-        digest.update(np.ascontiguousarray(column))
+        digest.update(np.ascontiguousarray(column).data)
     return digest.digest()
 
 

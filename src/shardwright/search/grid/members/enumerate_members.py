@@ -277,7 +277,7 @@ def member_grid(members: Members, place: int) -> Grid:
     )
     i, zero, redo, offload = members.chosen(place)
     number, columns = int(outer["mesh"][i]), members.meshes.columns
-    mesh = {axis: int(columns[axis][number]) for axis in MESH}
+    mesh: dict[str, Any] = {axis: int(columns[axis][number]) for axis in MESH}
     order = space.of("order")[int(columns["order"][number])]
     holders = mesh["cp"] * mesh["dp"]
     stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
