@@ -69,9 +69,10 @@ def lower_plan(
             rows_of_classes=tuple([device_class.row for device_class in classes]),
             blocks=tuple(
                 [
-                    tuple([(s.run, s.first, s.count) for s in stage.segments])
+                    (stage.lane, stage.chunk, segment.run, segment.first, segment.count)
                     for lane in stages
                     for stage in lane
+                    for segment in stage.segments
                 ]
             ),
             senders=tuple(
@@ -106,13 +107,13 @@ class _Lowering:
     Args:
         digest: of the action rows and posts.
         rows_of_classes: row of each class of devices.
-        blocks: run, first block and number of blocks of each segment of each stage.
+        blocks: lane, chunk, run, first block and number of blocks of each segment.
         senders: of the forward and of the backward messages.
     """
 
     digest: bytes
     rows_of_classes: tuple[int, ...]
-    blocks: tuple[tuple[tuple[int, int, int], ...], ...]
+    blocks: tuple[tuple[int, int, int, int, int], ...]
     senders: tuple[_Senders, ...]
     shape: TaskShape
     stages: tuple[tuple[StageParts, ...], ...] = field(compare=False)

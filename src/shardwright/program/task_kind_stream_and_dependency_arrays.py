@@ -171,8 +171,8 @@ def templates_of(parts: Sequence[tuple[int, Columns]]) -> tuple[Templates, Int32
     most_codes = max(4 * len(code), _LEAST_TABLE)
     for name in Templates.__slots__:
         values = [(tasks, columns.get(name, NEUTRAL.get(name, 0))) for tasks, columns in spans]
-        low = min(int(np.min(column)) for _, column in values)
-        width = max(int(np.max(column)) for _, column in values) - low + 1
+        low, high = _extremes(values)
+        width = high - low + 1
         if width == 1:
             continue
         if codes * width > most_codes:
@@ -185,6 +185,17 @@ def templates_of(parts: Sequence[tuple[int, Columns]]) -> tuple[Templates, Int32
     first_task = np.empty(count, dtype=np.int64)
     first_task[template[::-1]] = np.arange(len(template) - 1, -1, -1)
     return _templates_of_tasks(spans, first_task), template.astype(np.int32)
+
+
+def _extremes(values: Sequence[tuple[slice, Int32Array | int]]) -> tuple[int, int]:
+    """The least and the largest value of a column that is given by parts."""
+    extremes: list[int] = []
+    for _, column in values:
+        if isinstance(column, int):
+            extremes.append(column)
+        else:
+            extremes += int(np.minimum.reduce(column)), int(np.maximum.reduce(column))
+    return min(extremes), max(extremes)
 
 
 def _numbered_by_rank(code: IntArray, codes: int, most_codes: int) -> tuple[IntArray, int]:
