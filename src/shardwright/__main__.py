@@ -43,9 +43,9 @@ def main() -> None:
 
 
 def _collect_garbage_seldom() -> None:
-    """Freeze all existing objects and collect garbage only every 50,000 allocations."""
+    """Freeze all existing objects and collect garbage only every 200,000 allocations."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
     gc.enable()
 
 
