@@ -97,6 +97,31 @@ def test_a_first_run_says_that_it_compiles_and_a_second_one_does_not(
     assert second.stderr == ""
 
 
+PAGES = """
+import atexit, os, sys
+from shardwright.__main__ import main
+atexit.register(lambda: print(os.environ["NUMPY_MADVISE_HUGEPAGE"], "numpy" in sys.modules))
+sys.argv = ["shardwright", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("given", "kept"), [({}, "0"), ({"NUMPY_MADVISE_HUGEPAGE": "1"}, "1")])
+def test_arrays_are_in_small_pages_unless_the_environment_says_otherwise(
+    given: dict[str, str], kept: str
+) -> None:
+    """Set before numpy is imported, which reads it once."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMPY_MADVISE_HUGEPAGE"}
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES],
+        env=environment | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"{kept} False"
+
+
 def test_work_that_reports_once_is_shown_when_it_takes_long() -> None:
     file = StringIO()
     with progress(

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import networkx as nx
+import numpy as np
 import pytest
 
+from shardwright.program import lower_plan_to_tasks
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator import plan_simulation
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.strategy.text.grid_notation import parse_grid
+from tests.search.problems import real_problem
 from tests.simulator.general import run_text, two_stages
 
 LONG = 16384
@@ -159,3 +164,35 @@ def test_last_backwards_in_pieces_run_overlapped() -> None:
     assert found.step_time_s < run_text(
         PAIR.replace("(a/0B0|b/0B0)", "a/0B0 b/0B0")
     ).step_time_s * (1 + 1e-12)
+
+
+def test_plans_with_equal_tasks_share_them_and_no_others_do() -> None:
+    """Placement on devices and recompute leave the tasks as they are, but no other change does.
+    Lowered first, each has the same tasks."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=32)
+    words = {
+        "tp2 sp dp2 pp4 mbs1": 0,
+        "tp2 sp dp2 pp4 mbs1 order=tp-pp-dp": 0,
+        "tp2 sp dp2 pp4 mbs1 recompute=full": 0,
+        "cp2 dp2 pp4 mbs1": 0,
+        "tp2 sp dp2 pp4 mbs2": 1,
+        "tp2 sp dp2 pp4 mbs1 schedule=gpipe": 2,
+        "tp2 sp dp2 pp4 mbs1 first=7 last=7": 3,
+        "tp2 sp dp2 pp4 vpp2 mbs1": 4,
+        "tp2 sp dp2 pp4 mbs1 zero2": 5,
+    }
+    grids = [parse_grid(text) for text in words]
+    together = [simulate_grid(problem, grid) for grid in grids]
+    number_of: dict[int, int] = {}
+    shared = [number_of.setdefault(id(one.program.instances), len(number_of)) for one in together]
+    assert shared == list(words.values())
+    for grid, found in zip(grids, together, strict=True):
+        lower_plan_to_tasks._tasks_of.cache_clear()
+        plan_simulation._program.cache_clear()
+        alone = simulate_grid(problem, grid)
+        assert alone.step_time_s == found.step_time_s
+        for arrays in ("templates", "instances"):
+            first, second = getattr(found.program, arrays), getattr(alone.program, arrays)
+            assert first is not second
+            for name in type(first).__slots__:
+                assert np.array_equal(getattr(first, name), getattr(second, name))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.search.grid import members_by_bound_with_front_and_sample
 from shardwright.search.grid.find_best_grid import certify
 from shardwright.search.grid.members_by_bound_with_front_and_sample import (
     MembersByBound,
@@ -93,11 +95,12 @@ def _members(values: list[tuple[int, int, bool]]) -> MembersByBound:
 VALUES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.booleans()), max_size=40)
 
 
-@given(VALUES)
+@given(VALUES, st.sampled_from([1, 3, 1024]))
 def test_front_has_no_dominated_member_and_dominates_all_others(
-    values: list[tuple[int, int, bool]],
+    values: list[tuple[int, int, bool]], sampled: int
 ) -> None:
-    front = front_members(_members(values)).tolist()
+    with patch.object(members_by_bound_with_front_and_sample, "_SAMPLED", sampled):
+        front = front_members(_members(values)).tolist()
     fitting = [number for number, (_, _, fits) in enumerate(values) if fits]
 
     def dominates(one: int, other: int) -> bool:

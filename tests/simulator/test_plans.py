@@ -16,7 +16,12 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    plan_of_grid,
+    simulate_grid,
+    simulate_plan,
+)
 from shardwright.simulator.plan_stages_edges_rows_and_device_classes import resolved_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
@@ -391,3 +396,17 @@ def test_a_plan_that_was_laid_before_is_priced_anew() -> None:
         alone.append(simulate_grid(one, grid).step_time_s)
     assert after == alone
     assert len(set(after)) == 3
+
+
+def test_an_unchecked_layout_serves_a_plan_that_is_checked() -> None:
+    """A plan is laid out once for both, and checked although its layout is there."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=32)
+    other = replace(problem, job=training_job(seq_len=4096, global_batch=64))
+    plan = plan_of_grid(problem, parse_grid("tp4 sp pp2 dp2 mbs1 zero1"))
+    resolved_plan.cache_clear()
+    simulate_plan(problem, plan, verified=True)
+    simulate_plan(problem, plan)
+    assert resolved_plan.cache_info().misses == 1
+    simulate_plan(other, plan, verified=True)
+    with pytest.raises(StrategyError):
+        simulate_plan(other, plan)

@@ -13,6 +13,9 @@ from shardwright.errors import DataError
 
 DIGITS: Final = 9
 MAX_FILE_BYTES: Final = 64 * 1024**2
+SCALARS: Final = frozenset({float, int, str, bool, type(None)})
+"""Types whose values JSON has as they are, apart from infinite numbers."""
+_UNCHANGED: Final = SCALARS - {float}
 
 
 def to_text(document: Mapping[str, Any]) -> str:
@@ -41,6 +44,8 @@ def canonical_value(value: Any) -> Any:
 
     An infinite or undefined number is null.
     """
+    if type(value) in _UNCHANGED:
+        return value
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

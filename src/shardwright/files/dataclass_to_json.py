@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from shardwright.files.canonical_json import SCALARS
 from shardwright.files.plan_json_form import SPARSE, plan_to_document
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
@@ -58,6 +59,8 @@ def mapping_value_type(hint: Any) -> Any:
 
 def to_json_value(value: Any, *, names: Names, hint: Any = None) -> Any:
     """Convert a dataclass, grid or plan to JSON's types; `names` rename, nest or drop fields."""
+    if type(value) in SCALARS:
+        return value
     if mapping_value_type(hint) is not None:
         return {key: to_json_value(item, names=names) for key, item in value}
     if isinstance(value, tuple):

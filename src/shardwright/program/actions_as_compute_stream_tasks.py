@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.device_classes_with_equal_actions import DeviceClass, Posts, TaskShape
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.task_graph_builder import TaskGraphBuilder
-from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import Columns, Stream, TaskKind
 
 _F, _I, _W, _B, _R = (int(k) for k in (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B, TaskKind.R))
 
@@ -20,6 +20,7 @@ class ActionTasks:
 
     Args:
         columns: columns of the tasks, as `Templates` has them, and their streams and microbatches.
+        count: number of tasks.
         first, last: (kinds, posts, microbatches, slices) task of an action, -1 = none; they differ
             for a last backward in pieces.
         following: task after an action in its row.
@@ -31,28 +32,30 @@ class ActionTasks:
             and the first and last task of the latter.
     """
 
-    columns: dict[str, IntArray]
-    first: IntArray
-    last: IntArray
-    following: IntArray
+    columns: Columns
+    count: int
+    first: Int32Array
+    last: Int32Array
+    following: Int32Array
     closing: IntArray
     closing_last: IntArray
     ends: IntArray
     meets: BoolArray
-    pairs: IntArray
+    pairs: Int32Array
 
     def link_row(self, links: TaskGraphBuilder) -> None:
         """Add an edge from each task to the next task of the same device class."""
-        klass = self.columns["klass"]
-        rows_continue = np.flatnonzero(klass[1:] == klass[:-1])
-        links.add(rows_continue, rows_continue + 1)
+        last_of_row = np.zeros(int(self.ends[-1]) + 1, dtype=np.bool_)
+        last_of_row[self.ends] = True
+        before = np.flatnonzero(~last_of_row).astype(np.int32)
+        links.add(before, before + 1)
 
-    def backward(self, which: IntArray) -> IntArray:
+    def backward(self, which: Int32Array) -> Int32Array:
         """(posts, microbatches, slices) tasks of B, else I, from `first` or `last`; -1 = none.
 
         Of the input gradient where it is a separate action.
         """
-        return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int64)
+        return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int32)
 
 
 def actions_as_tasks(
@@ -67,22 +70,21 @@ def actions_as_tasks(
         rows.row_start[row].astype(np.int64),
         np.diff(rows.row_start)[row].astype(np.int64),
     )
-    klass = np.repeat(np.arange(len(classes)), size)
+    klass = np.repeat(np.arange(len(classes), dtype=np.int32), size)
     begin = np.concatenate([[0], np.cumsum(size)])
-    action = np.arange(int(begin[-1])) - np.repeat(begin[:-1], size) + np.repeat(start, size)
+    count = int(begin[-1])
+    action = np.arange(count) + np.repeat(start - begin[:-1], size)
     kind, lane, chunk, microbatch, part = (
-        np.asarray(column[action], dtype=np.int64)
+        column[action].astype(np.int32, copy=False)
         for column in (rows.kind, rows.lane, rows.chunk, rows.microbatch, rows.slice)
     )
-    post = posts.number[klass, posts.first_stage[lane] + chunk]
+    post = posts.number[klass, posts.first_stage[lane] + chunk].astype(np.int32)
     shape_of = (
         5,
         len(posts.klass),
         int(microbatch.max(initial=0)) + 1,
         int(part.max(initial=0)) + 1,
     )
-    place = np.full(shape_of, -1, dtype=np.int64)
-    place[kind, post, microbatch, part] = np.arange(len(kind))
     final = np.full(len(posts.klass), -1, dtype=np.int64)
     closes = np.flatnonzero((kind == _B) | (kind == _W))
     np.maximum.at(final, post[closes], closes)
@@ -94,39 +96,42 @@ def actions_as_tasks(
         dtype=np.int64,
     )
     closing[final < 0] = 0
-    pieces = np.ones(len(kind), dtype=np.int64)
+    pieces = np.ones(count, dtype=np.int32)
     pieces[final[final >= 0]] = closing[final >= 0]
-    task = np.concatenate([[0], np.cumsum(pieces)])
-    action_of_task = np.repeat(np.arange(len(kind)), pieces)
-    rebuilt_before = ((kind == _B) | (kind == _I)) & (place[_R, post, microbatch, part] >= 0)
-    partner = _partners(rows, action, (lane, chunk, kind, part))
+    task = np.zeros(count + 1, dtype=np.int32)
+    np.cumsum(pieces, out=task[1:])
+    action_of_task = np.repeat(np.arange(count, dtype=np.int32), pieces)
+    continues = np.append(klass[1:] == klass[:-1], False)
+    place = np.ravel_multi_index((kind, post, microbatch, part), shape_of)
+    first, last, following = (
+        _at_places(place, values, shape_of)
+        for values in (task[:-1], task[1:] - 1, np.where(continues, task[1:], -1))
+    )
+    rebuilt_before = ((kind == _B) | (kind == _I)) & (first[_R, post, microbatch, part] >= 0)
+    overlapped = (
+        np.flatnonzero((rows.overlapped[action][:-1] != 0) & continues[:-1]) + 1
+        if rows.overlapped is not None
+        else np.empty(0, dtype=np.int64)
+    )
     columns = {
         "kind": kind[action_of_task],
         "klass": klass[action_of_task],
         "lane": lane[action_of_task],
         "chunk": chunk[action_of_task],
         "slice": part[action_of_task],
-        "edge": np.full(len(action_of_task), -1, dtype=np.int64),
-        "piece": np.arange(len(action_of_task)) - task[action_of_task],
+        "piece": np.arange(len(action_of_task), dtype=np.int32) - task[action_of_task],
         "pieces": pieces[action_of_task],
-        "early": rebuilt_before[action_of_task].astype(np.int64),
-        **{
-            f"partner_{name}": values[action_of_task]
-            for name, values in zip(("lane", "chunk", "kind", "slice"), partner, strict=True)
-        },
-        "stream": np.full(len(action_of_task), int(Stream.COMPUTE), dtype=np.int64),
+        "early": rebuilt_before.astype(np.int32)[action_of_task],
+        **_partners(rows, action, action_of_task, lane=lane, chunk=chunk, kind=kind, slice=part),
+        "stream": int(Stream.COMPUTE),
         "microbatch": microbatch[action_of_task],
     }
-    exists = place >= 0
-    continues = np.append(klass[1:] == klass[:-1], False)
-    following = np.where(continues, np.append(task[1:-1], -1), -1)
-    overlaps = _overlaps_next(rows, action)
-    overlapped = np.flatnonzero(overlaps[:-1] & continues[:-1]) + 1
     return ActionTasks(
         columns=columns,
-        first=np.where(exists, task[place], -1),
-        last=np.where(exists, task[place + 1] - 1, -1),
-        following=np.where(exists, following[place], -1),
+        count=len(action_of_task),
+        first=first,
+        last=last,
+        following=following,
         closing=closing,
         closing_last=np.where(final >= 0, task[final + 1] - 1, -1),
         ends=task[begin[1:]] - 1,
@@ -137,10 +142,17 @@ def actions_as_tasks(
     )
 
 
+def _at_places(place: IntArray, values: Int32Array, shape: tuple[int, ...]) -> Int32Array:
+    """Array of a shape with `values` at the flat indices `place`, and -1 elsewhere."""
+    array = np.full(shape, -1, dtype=np.int32)
+    array.reshape(-1)[place] = values
+    return array
+
+
 def _may_overlap_sync(
-    klass: IntArray,
-    kind: IntArray,
-    microbatch: IntArray,
+    klass: Int32Array,
+    kind: Int32Array,
+    microbatch: Int32Array,
     begin: IntArray,
     final: IntArray,
     posts: Posts,
@@ -164,23 +176,19 @@ def _may_overlap_sync(
     return meets
 
 
-def _overlaps_next(rows: ActionRows, action: IntArray) -> BoolArray:
-    """(actions,) True where an action runs overlapped with the next action of its row."""
-    if rows.overlapped is None:
-        return np.zeros(len(action), dtype=np.bool_)
-    return np.asarray(rows.overlapped[action] != 0)
-
-
 def _partners(
-    rows: ActionRows, action: IntArray, fields: tuple[IntArray, ...]
-) -> tuple[IntArray, ...]:
-    """Entries of `fields` for the other action of a pair, (actions,) each; -1 where alone.
+    rows: ActionRows, action: IntArray, action_of_task: Int32Array, **fields: Int32Array
+) -> dict[str, Int32Array]:
+    """Columns ``partner_<field>`` of tasks: `fields` of the other action of a pair, -1 where alone.
 
-    -1 where an action runs alone.
+    Empty where no action runs overlapped.
     """
-    overlaps = _overlaps_next(rows, action)
-    first = np.flatnonzero(overlaps)
-    columns = tuple(np.full(len(action), -1, dtype=np.int64) for _ in fields)
-    for column, values in zip(columns, fields, strict=True):
+    if rows.overlapped is None:
+        return {}
+    first = np.flatnonzero(rows.overlapped[action])
+    columns = {}
+    for name, values in fields.items():
+        column = np.full(len(action), -1, dtype=np.int32)
         column[first], column[first + 1] = values[first + 1], values[first]
+        columns[f"partner_{name}"] = column[action_of_task]
     return columns

@@ -13,9 +13,15 @@ behind the other.
 
 from __future__ import annotations
 
+from dataclasses import field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
 import numpy as np
 
-from shardwright.arrays import Int32Array, IntArray
+from shardwright.arrays import Int32Array
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.actions_as_compute_stream_tasks import ActionTasks, actions_as_tasks
 from shardwright.program.device_classes_with_equal_actions import (
     DeviceClass,
@@ -30,7 +36,12 @@ from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.synchronisation_tasks import add_gathers_and_reductions
 from shardwright.program.task_graph_builder import TaskGraphBuilder, templates_and_instances
-from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
+from shardwright.program.task_kind_stream_and_dependency_arrays import (
+    Instances,
+    Stream,
+    TaskKind,
+    Templates,
+)
 from shardwright.strategy.plan.plan import Plan
 
 _F, _I, _W, _B, _R = (int(k) for k in (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B, TaskKind.R))
@@ -51,16 +62,29 @@ def lower_plan(
         stages, rows, classes, edges: see PlanProgram.
         shape: what the tasks depend on beside them.
     """
-    posts = posts_of(stages, classes)
-    laid = actions_as_tasks(rows, classes, posts, shape)
-    links = TaskGraphBuilder(laid.columns)
-    laid.link_row(links)
-    _link_chunks(laid, links)
-    _link_slices(laid, links)
-    _start_together(laid, classes, posts, shape, links)
-    _add_sends(laid, posts, edges, class_numbers(classes), shape, links)
-    add_gathers_and_reductions(laid, classes, posts, stages, shape, links)
-    templates, instances = templates_and_instances(links, meets=laid.meets)
+    posts, class_of = posts_of(stages, classes), class_numbers(classes)
+    templates, instances = _tasks_of(
+        _Lowering(
+            digest=_digest(rows, posts),
+            rows_of_classes=tuple([device_class.row for device_class in classes]),
+            blocks=tuple(
+                [
+                    (stage.lane, stage.chunk, segment.run, segment.first, segment.count)
+                    for lane in stages
+                    for stage in lane
+                    for segment in stage.segments
+                ]
+            ),
+            senders=tuple(
+                [_senders(posts, edges, class_of, forward=forward) for forward in (True, False)]
+            ),
+            shape=shape,
+            stages=stages,
+            rows=rows,
+            classes=classes,
+            posts=posts,
+        )
+    )
     return Program(
         plan=plan,
         stages=stages,
@@ -71,6 +95,75 @@ def lower_plan(
         templates=templates,
         instances=instances,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lowering:
+    """Inputs of the task graph: equal for plans with equal tasks, whatever devices run them.
+
+    Plans that differ in the order of the mesh axes, or in what they keep for the backward, have
+    equal tasks.
+
+    Args:
+        digest: of the action rows and posts.
+        rows_of_classes: row of each class of devices.
+        blocks: lane, chunk, run, first block and number of blocks of each segment.
+        senders: of the forward and of the backward messages.
+    """
+
+    digest: bytes
+    rows_of_classes: tuple[int, ...]
+    blocks: tuple[tuple[int, int, int, int, int], ...]
+    senders: tuple[_Senders, ...]
+    shape: TaskShape
+    stages: tuple[tuple[StageParts, ...], ...] = field(compare=False)
+    rows: ActionRows = field(compare=False)
+    classes: tuple[DeviceClass, ...] = field(compare=False)
+    posts: Posts = field(compare=False)
+
+
+class _Senders(NamedTuple):
+    """Columns of senders (post, edge), deliveries (sender, receiving post) and local post pairs.
+
+    Args:
+        post, edge: of each sender.
+        sent, received: index of the sender and post of the receiver of each delivery.
+        local: posts of the two stages of an edge of one class, which needs no send.
+    """
+
+    post: tuple[int, ...]
+    edge: tuple[int, ...]
+    sent: tuple[int, ...]
+    received: tuple[int, ...]
+    local: tuple[tuple[int, int], ...]
+
+
+def _digest(rows: ActionRows, posts: Posts) -> bytes:
+    """Digest of all action rows and of the posts' classes, stages and families."""
+    digest = blake2b(digest_size=16)
+    pairs = np.zeros(0, dtype=np.int8) if rows.overlapped is None else rows.overlapped
+    for column in (
+        *(rows.row_start, rows.kind, rows.lane, rows.chunk, rows.microbatch, rows.slice, pairs),
+        *(posts.klass, posts.lane, posts.chunk, posts.family, posts.first_stage),
+    ):
+        digest.update(len(column).to_bytes(8))
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.digest()
+
+
+@lru_cache(maxsize=8)
+def _tasks_of(lowering: _Lowering) -> tuple[Templates, Instances]:
+    """Templates and instances of all tasks (cached: equal plans share the arrays)."""
+    classes, posts, shape = lowering.classes, lowering.posts, lowering.shape
+    laid = actions_as_tasks(lowering.rows, classes, posts, shape)
+    links = TaskGraphBuilder(laid.count, laid.columns)
+    laid.link_row(links)
+    _link_chunks(laid, links)
+    _link_slices(laid, links)
+    _start_together(laid, posts, shape, links)
+    _add_sends(laid, posts, lowering.senders, shape, links)
+    add_gathers_and_reductions(laid, classes, posts, lowering.stages, shape, links)
+    return templates_and_instances(links, meets=laid.meets)
 
 
 def _link_chunks(laid: ActionTasks, links: TaskGraphBuilder) -> None:
@@ -99,7 +192,6 @@ def _link_slices(laid: ActionTasks, links: TaskGraphBuilder) -> None:
 
 def _start_together(
     laid: ActionTasks,
-    classes: tuple[DeviceClass, ...],
     posts: Posts,
     shape: TaskShape,
     links: TaskGraphBuilder,
@@ -132,8 +224,7 @@ def _start_together(
 def _add_sends(
     laid: ActionTasks,
     posts: Posts,
-    edges: tuple[LaneEdge, ...],
-    class_of: Int32Array,
+    senders: tuple[_Senders, ...],
     shape: TaskShape,
     links: TaskGraphBuilder,
 ) -> None:
@@ -143,41 +234,45 @@ def _add_sends(
     receive.
     """
     back_first, back_last = laid.backward(laid.first), laid.backward(laid.last)
-    for kind, stream, forward in (
-        (TaskKind.SEND_F, Stream.SEND_F, True),
-        (TaskKind.SEND_B, Stream.SEND_B, False),
+    for (kind, stream, forward), columns in zip(
+        (
+            (TaskKind.SEND_F, Stream.SEND_F, True),
+            (TaskKind.SEND_B, Stream.SEND_B, False),
+        ),
+        senders,
+        strict=True,
     ):
-        source, number, sent, received, local = _sender_columns(
-            posts, edges, class_of, forward=forward
+        source, number, sent, received = (
+            np.array(column, dtype=np.int64) for column in columns[:4]
         )
+        local = np.array(columns.local, dtype=np.int64).reshape(-1, 2)
         done = laid.last[_F] if forward else back_last
         begin = laid.first[_F] if forward else back_first
         links.add(done[local[:, 0]], begin[local[:, 1]])
         if not len(source):
             continue
-        tasks = np.where(done[source] >= 0, 0, -1)
-        record, microbatch, part = np.nonzero(tasks == 0)
-        klass = posts.klass[source[record]]
-        after = done[source[record], microbatch, part]
-        # On a stream tasks stand in the order in which what they send is ready, then edge by edge.
-        order = np.lexsort((number[record], after, klass))
-        record, microbatch, part, klass, after = (
-            record[order],
-            microbatch[order],
-            part[order],
-            klass[order],
-            after[order],
+        ready = done[source]
+        tasks = np.full(ready.shape, -1, dtype=np.int32)
+        record, microbatch, part = np.nonzero(ready >= 0)
+        # On a stream tasks stand in the order in which what they send is ready, then edge by edge:
+        # the actions of a class have consecutive numbers.
+        order = np.lexsort((number[record], ready[record, microbatch, part]))
+        record, microbatch, part = record[order], microbatch[order], part[order]
+        after: Int32Array = ready[record, microbatch, part]
+        klass, lane, chunk, edge = (
+            column.astype(np.int32)[record]
+            for column in (posts.klass[source], posts.lane[source], posts.chunk[source], number)
         )
         send_tasks = links.tasks(
             len(record),
             kind=int(kind),
             klass=klass,
-            lane=posts.lane[source[record]],
-            chunk=posts.chunk[source[record]],
-            slice=part,
-            edge=number[record],
+            lane=lane,
+            chunk=chunk,
+            slice=part.astype(np.int32),
+            edge=edge,
             stream=int(stream),
-            microbatch=microbatch,
+            microbatch=microbatch.astype(np.int32),
         )
         tasks[record, microbatch, part] = send_tasks
         links.add(after, send_tasks)
@@ -189,14 +284,10 @@ def _add_sends(
             links.add(tasks, following[source])
 
 
-def _sender_columns(
+def _senders(
     posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int32Array, *, forward: bool
-) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-    """Columns of senders (post, edge), deliveries (sender, receiving post) and local post pairs.
-
-    Returns: (senders,) post and edge of each sender; (deliveries,) index of the sender and post of
-    the receiver; (n, 2) posts of the two stages of an edge of one class, which needs no send.
-    """
+) -> _Senders:
+    """The posts that send forward or backward along the stage edges, and those that receive."""
     source: list[int] = []
     edge_of_sender: list[int] = []
     sent: list[int] = []
@@ -229,7 +320,6 @@ def _sender_columns(
                 received += receiving_posts
                 source.append(post)
                 edge_of_sender.append(index)
-    columns = (
-        np.array(column, dtype=np.int64) for column in (source, edge_of_sender, sent, received)
+    return _Senders(
+        tuple(source), tuple(edge_of_sender), tuple(sent), tuple(received), tuple(local)
     )
-    return (*columns, np.array(local, dtype=np.int64).reshape(-1, 2))  # type: ignore[return-value]

@@ -6,7 +6,6 @@ These are the bytes behind the seconds of a simulated plan.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -25,26 +24,20 @@ from shardwright.cost.gradients.plan_sharded_elements import (
 )
 from shardwright.cost.gradients.plan_synchronisation import sharing_groups
 from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
-from shardwright.cost.lower_model_blocks_under_structure import block_context
 from shardwright.cost.part_phase_recompute_keys import MODES
-from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_problem
 from shardwright.cost.step.price_one_stage_device_family import recompute_mode
 from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
-from shardwright.cost.tables.plan_block_costs import local_sizes
-from shardwright.cost.tables.share_of_block_work_rerun_by_selective_recompute import repeats_move
 from shardwright.hardware.device_topology import level_between
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.kernel_compilation import python_form
 from shardwright.program.block.block_program import Phase
-from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.operator_cuts_on_one_device_of_plan import on_replica
-from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.stages.held_parameters import HeldParameters, held_by_families
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, Sharing, shard_rules
+from shardwright.simulator.block_moves_of_one_device import segment_moves
 from shardwright.simulator.device_traffic_by_group_and_tier import (
     PIPELINE,
     SHARDING,
@@ -132,27 +125,10 @@ def _add_segment(
     backward: int,
 ) -> None:
     """Add the collectives of a segment's equal blocks; `lengths` = slices up to the current one."""
-    problem_of_device, local = sums.own, sums.device - stage.base
-    context = block_context(block_problem(problem_of_device, segment.block), segment.block)
-    if lengths is not None:
-        context = replace(context, tokens=lengths[-1], before=lengths[:-1])
-    structure, first_device = on_replica(
-        segment.cells,
-        local,
-        length=context.tokens,
-        island=problem_of_device.cluster.tiers()[0].num_devices,
-    )
-    program, degrees = lower_block(segment.block, structure, context), local_sizes(structure)
-    mode, runs_again = (
-        recompute_mode(segment.keeps),
-        repeats_move(program, problem_of_device.runtime),
-    )
-    for move in program.moves:
-        group = DeviceList.of([d + first_device + stage.base for d in move.group])
-        volume = float(sum(int(evaluate(size, degrees)[0]) for size in move.volume))
-        repeated = mode == 2 or (mode == 1 and runs_again(move))
-        times = forward + (backward if repeated else 0) if move.phase is Phase.F else backward
-        sums.move(move, group, volume=volume, times=times * segment.count)
+    for one in segment_moves(sums.own, stage, segment, device=sums.device, lengths=lengths):
+        forward_runs = forward + (backward if one.repeated else 0)
+        times = forward_runs if one.move.phase is Phase.F else backward
+        sums.move(one.move, one.group, volume=one.volume, times=times * segment.count)
 
 
 _StateGroup = tuple[DeviceList, DeviceList, int]

@@ -220,27 +220,30 @@ def plan_kernel_tasks(
     row[templates.kind == TaskKind.STEP] = 2 * count
     row = np.where(sends.of >= 0, 2 * count + 1 + sends.of, row)
     rows += [uses.send_loads(klass, sent) for klass, sent in sends.each]
-    row_of_task = row[instances.template]
+    is_action = templates.kind <= TaskKind.R
     row_of_task = np.where(
-        (templates.kind[instances.template] <= TaskKind.R) & ~instances.beside_sync,
-        2 * count,
-        row_of_task,
+        instances.beside_sync,
+        row.astype(np.int32)[instances.template],
+        np.where(is_action, 2 * count, row).astype(np.int32)[instances.template],
     )
-    start = np.concatenate([[0], np.cumsum([len(row_uses) for row_uses in rows])]).astype(np.int64)
-    per_task = start[row_of_task + 1] - start[row_of_task]
-    use_start = np.concatenate([[0], np.cumsum(per_task)])
-    within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
-    pairs = np.array([pair for row_uses in rows for pair in row_uses], dtype=np.int64).reshape(
-        -1, 2
-    )[np.repeat(start[row_of_task], per_task) + within]
+    sizes = np.array([len(row_uses) for row_uses in rows], dtype=np.int32)
+    start = np.cumsum(sizes, dtype=np.int32) - sizes
+    per_task = sizes[row_of_task]
+    use_start = np.zeros(len(per_task) + 1, dtype=np.int32)
+    np.cumsum(per_task, out=use_start[1:])
+    # Use number i of a task is entry i of its row.
+    entry = np.repeat(start[row_of_task] - use_start[:-1], per_task)
+    entry += np.arange(len(entry), dtype=np.int32)
+    pairs = np.array([pair for row_uses in rows for pair in row_uses], dtype=np.int64)
+    resource, weight = pairs.reshape(-1, 2).T.astype(np.int32)
     return (
         work[instances.template],
         instances.indegree,
         instances.successor_start,
         instances.successor,
-        use_start.astype(np.int32),
-        pairs[:, 0].astype(np.int32),
-        pairs[:, 1].astype(np.int32),
+        use_start,
+        resource[entry],
+        weight[entry],
         uses.num_resources,
     )
 

@@ -28,9 +28,8 @@ from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory, may_offload
 from shardwright.simulator.plan_stages_edges_rows_and_device_classes import (
-    LayoutKey,
     ResolvedPlan,
-    resolved_plan,
+    layout_of_plan,
 )
 from shardwright.simulator.prediction import HostMemory, StageMemory
 from shardwright.simulator.price_device_families_of_stages import price_stages
@@ -109,7 +108,7 @@ def lower(
         StrategyError: the plan breaks a rule, or has a feature that lowering does not support.
     """
     problem = under(problem, plan.options)
-    laid_out = resolved_plan(LayoutKey.of(problem, plan, unfolded=unfolded, verified=verified))
+    laid_out = layout_of_plan(problem, plan, unfolded=unfolded, verified=verified)
     costs = price_stages(problem, plan, laid_out.stages, laid_out.kinds)
     shape = TaskShape(
         tied=costs.holders_of(laid_out.classes, tied=True),

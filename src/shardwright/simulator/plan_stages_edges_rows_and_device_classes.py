@@ -11,7 +11,9 @@ from shardwright.cost.network.networks_of_plan_devices import plan_units
 from shardwright.cost.step.stage_action_seconds import slice_lengths
 from shardwright.cost.tables.plan_block_costs import blocking_groups, divided_by_work
 from shardwright.hardware.device_topology import group_ends
+from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.device_classes_with_equal_actions import DeviceClass, device_classes
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.orders.plan_action_rows import ActionRows, action_rows
@@ -39,10 +41,9 @@ class LayoutKey:
     problem: Problem = field(compare=False)
     plan: Plan = field(compare=False)
     unfolded: bool
-    verified: bool
 
     @staticmethod
-    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> LayoutKey:
+    def of(problem: Problem, plan: Plan, *, unfolded: bool) -> LayoutKey:
         """Build the cache key of a plan's layout: stages, orders, network units and shard parties.
 
         Neither the placement of states nor the speed of links is part of the key, only the units
@@ -53,7 +54,6 @@ class LayoutKey:
             plan.devices,
             Same(plan.lanes),
             Same(plan.orders),
-            None if verified else plan.shards,
             shard_rules(plan).parties,
         )
         alike = (
@@ -64,9 +64,7 @@ class LayoutKey:
             kinds,
             problem.runtime.p2p_scatter_gather,
         )
-        return LayoutKey(
-            alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified
-        )
+        return LayoutKey(alike=alike, problem=problem, plan=plan, unfolded=unfolded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,17 +79,51 @@ class ResolvedPlan:
     classes: tuple[DeviceClass, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ValidityKey:
+    """Cache key of a check of a plan: equal for plans of which the same rules hold."""
+
+    alike: Hashable
+    plan: Plan = field(compare=False)
+    model: Same[Model]
+    job: TrainingJob
+
+
+def layout_of_plan(
+    problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
+) -> ResolvedPlan:
+    """The layout of a plan that breaks no rule, cached by the inputs of the layout.
+
+    Args:
+        unfolded: see `plan_simulation.lower`.
+        verified: True = the plan is known to break no rule.
+
+    Raises:
+        StrategyError: the plan breaks a rule.
+    """
+    if not verified:
+        plan_key = (plan.devices, Same(plan.lanes), Same(plan.orders), plan.shards)
+        _require_valid_once(
+            _ValidityKey(alike=plan_key, plan=plan, model=Same(problem.model), job=problem.job)
+        )
+    return resolved_plan(LayoutKey.of(problem, plan, unfolded=unfolded))
+
+
+@lru_cache(maxsize=8)
+def _require_valid_once(question: _ValidityKey) -> None:
+    """Raise StrategyError if a plan breaks a rule; plans that break none are not checked again."""
+    require_valid(
+        question.plan,
+        model=question.model.value,
+        global_batch=question.job.global_batch,
+        seq_len=question.job.sequence_length,
+    )
+
+
 @lru_cache(maxsize=8)
 def resolved_plan(question: LayoutKey) -> ResolvedPlan:
     """Resolve a plan's stages, edges, kinds, rows and device classes, cached by their inputs."""
     problem, plan = question.problem, question.plan
-    if not question.verified:
-        require_valid(
-            plan,
-            model=problem.model,
-            global_batch=problem.job.global_batch,
-            seq_len=problem.job.sequence_length,
-        )
     stages = plan_stages(plan, model=problem.model, unfolded=question.unfolded)
     edges = tuple([edge for lane in stages for edge in lane_edges(problem, lane)])
     summings = summings_of(problem, stages)

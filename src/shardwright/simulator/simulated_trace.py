@@ -106,15 +106,17 @@ def _spans(simulated: SimulatedPlan, number: int, *, device: int) -> list[Span]:
         instants[own_tasks] / PICOSECONDS_PER_SECOND
         for instants in (timeline.start, timeline.finish)
     )
+    templates: dict[int, Template] = {}
     shares: dict[int, float] = {}
     targets: dict[int, int] = {}
     spans = []
     for place, task in enumerate(own_tasks.tolist()):
         index = int(instances.template[task])
-        template = program.templates[index]
-        if index not in shares:
+        if index not in templates:
+            templates[index] = template = program.templates[index]
             shares[index] = _waiting_share(program, simulated.costs, template)
             targets[index] = _receiving_chunk(program, task, template)
+        template = templates[index]
         begin, finish = float(start[place]), float(end[place])
         spans.append(
             Span(

@@ -4,6 +4,8 @@ or as they were."""
 from __future__ import annotations
 
 import errno
+import io
+import itertools
 import json
 import os
 import subprocess
@@ -184,3 +186,17 @@ def test_a_bandwidth_of_nothing_is_refused() -> None:
             "nodes: [{accelerator: h100-sxm, count: 2, nic: {bandwidth_gigabytes_per_s: 1.0e-300}}]"
         )
     assert type(caught.value).__name__ == "ClusterError"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_is_reported_where_a_terminal_shows_it(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = io.StringIO()
+    monkeypatch.setattr(error, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", error)
+    with screen.progress(clock=itertools.count(0.0, 10.0).__next__) as report:
+        assert (report is not None) == is_terminal
+        if report is not None:
+            report("refine", 1, 2)
+    assert error.getvalue() == "" or is_terminal

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.api.report.changes.changes_that_free_memory import changes_that_free_memory
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
+from shardwright.arrays import distinct
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data_types.line_chart_data import (
@@ -160,7 +161,7 @@ def _largest_by_interval(
     Equal intervals where there are more samples than positions.
     """
     starts = (
-        np.unique(times_s)
+        distinct(times_s)
         if len(times_s) < MOST_POSITIONS
         else np.arange(MOST_POSITIONS - 1) * (end_s / (MOST_POSITIONS - 1))
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.api.report.bubble_causes import IdleCause, IdlePieces
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray, distinct
 from shardwright.program.device_classes_with_equal_actions import DeviceClass
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
@@ -226,7 +226,7 @@ def _chunk_text(program: Program, device_class: DeviceClass) -> str:
     lanes = program.plan.lanes
     texts = (
         f"{lanes[lane].name}: " * (len(lanes) > 1)
-        + device_text(np.unique(np.array(numbers, dtype=np.int64)))
+        + device_text(distinct(np.array(numbers, dtype=np.int64)))
         for lane, numbers in sorted(chunks.items())
     )
     return "; ".join(texts)

@@ -92,11 +92,12 @@ def make_report(
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved, step, progress=progress),
         memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
+        # Simulates plans that the view of memory has just laid out.
+        members=searched_members(saved) if isinstance(saved, StoredPlan) else None,
         timeline=pipeline_timeline(step, pieces, change=timeline_change(saved, step, path)),
         communication=communication_groups(step, pieces, change=groups_change(saved, step, path)),
         what_if_command=(shlex.join([*command, "--what-if"]) if can_repeat_search(request) else ""),
         accuracy=prediction_accuracy(saved),
-        members=searched_members(saved) if isinstance(saved, StoredPlan) else None,
     )
 
 

@@ -196,12 +196,16 @@ def progress(
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
-    """Context with a progress function, or None with --json or --quiet; a bar after one second.
+    """Context with a progress function, or None if no bar can be seen; a bar after one second.
+
+    No bar is drawn with --json or --quiet, nor on a standard error that is no terminal.
 
     Args:
         doing: the phase that the bar begins with.
+        console: draws the bar; None = standard error.
     """
-    if form is not None and (form.quiet or form.as_json):
+    silent = form is not None and (form.quiet or form.as_json)
+    if silent or (console is None and not sys.stderr.isatty()):
         yield None
         return
     start, lock = clock(), Lock()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -32,11 +33,15 @@ from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.stages.uses_of_each_parameter import Use
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_order_arrays import B, F, R, W
+from shardwright.schedules.action_order_arrays import KINDS, B, F, R, W
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)
 _PRODUCTS = (GEMM, ATTENTION)
+_SIGN_OF_KIND: Final = np.zeros(len(KINDS), dtype=np.int64)
+"""1 for kinds of actions that keep activations, -1 for kinds that release them."""
+_SIGN_OF_KIND[[F, R]] = 1
+_SIGN_OF_KIND[[B, W]] = -1
 
 Group = tuple[DeviceList, int]
 """Devices, and how many further on they are than these numbers say: equal stages share the numbers.
@@ -351,12 +356,9 @@ def kept_changes(
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
     kinds = rows.kind[span]
-    sign = np.where(
-        (kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)
-    ).astype(np.int64)
+    sign = _SIGN_OF_KIND[kinds]
     lane, chunk, part, microbatch = (
-        np.asarray(c[span], dtype=np.int64)
-        for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch)
+        c[span] for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch)
     )
     slices = max([len(costs.families[place].slices) for place in device_class.families])
     lanes, chunks, _ = map(max, zip(*device_class.families, strict=True))
@@ -367,12 +369,14 @@ def kept_changes(
                 int(getattr(step, kept_by)[0]),
                 int(getattr(step, again_by)[0]) if again_by else 0,
             )
-    saved, restored = kept[:, lane, chunk, part]
+    place = (lane * (chunks + 1) + chunk) * slices + part
+    saved = kept[0].reshape(-1)[place]
     changes: IntArray = sign * saved
     if (kinds == R).any():
         # What is made again early lives from there to the last gradient.
+        restored = kept[1].reshape(-1)[place]
         width = int(microbatch.max(initial=0)) + 1
-        action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
+        action = place.astype(np.int64) * width + microbatch
         early = np.isin(action, action[kinds == R])
         changes = sign * np.where(
             early & (kinds == R),

@@ -116,6 +116,10 @@ def _covered_columns(timeline_json: Any, row_json: Any) -> list[_Covered]:
         for start, end, work in _spans(track):
             name, low, high = names[work], start * scale, min(end * scale, float(_COLUMNS))
             first, last = min(int(low), _COLUMNS - 1), min(int(high), _COLUMNS - 1)
+            if first == last < _COLUMNS - 1:
+                # Most spans are shorter than a column.
+                covered[first][name] = covered[first].get(name, 0.0) + (high - low)
+                continue
             for column in range(first, last + 1):
                 part = min(high, column + 1.0) - max(low, float(column))
                 covered[column][name] = covered[column].get(name, 0.0) + part

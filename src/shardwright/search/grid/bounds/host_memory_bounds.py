@@ -33,7 +33,7 @@ def rule_out_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArra
         excess, group_of_option = _offload_excess_by_outer(problem, prepared)
         # Most spaces have no member that is ruled out: the check of each member takes longer.
         if (excess > 0.0).any():
-            seconds[_by_member(prepared, excess, group_of_option) > 0.0] = np.inf
+            seconds[_by_member(prepared, excess > 0.0, group_of_option)] = np.inf
 
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:

@@ -43,6 +43,7 @@ SCHEDULES = {
     "1f1b": SCHEDULE_1F1B,
     "interleaved-1f1b": SCHEDULE_INTERLEAVED,
 }
+_SCHEDULE_NAMES = {number: name for name, number in SCHEDULES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,15 +276,15 @@ def member_grid(members: Members, place: int) -> Grid:
         members.space,
     )
     i, zero, redo, offload = members.chosen(place)
-    mesh: dict[str, Any] = {
-        name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()
-    }
+    number, columns = int(outer["mesh"][i]), members.meshes.columns
+    mesh: dict[str, Any] = {axis: int(columns[axis][number]) for axis in MESH}
+    order = space.of("order")[int(columns["order"][number])]
     holders = mesh["cp"] * mesh["dp"]
     stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
     mode, modules = int(choices.redo_mode[redo]), space.modules[int(choices.redo_modules[redo])]
     k = int(space.of("recompute_layers")[int(choices.redo_layers[redo])]) if mode == 2 else 0
     return Grid(
-        **{axis: mesh[axis] for axis in MESH},
+        **mesh,
         sp=bool(outer["sp"][i]),
         ulysses=int(outer["ulysses"][i]),
         gather=bool(outer["gather"][i]),
@@ -294,11 +295,9 @@ def member_grid(members: Members, place: int) -> Grid:
         recompute=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)[mode],
         recompute_layers=0 if k >= int(outer["largest"][i]) else k,
         offload=int(choices.offload[offload]),
-        schedule=next(
-            name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])
-        ),
+        schedule=_SCHEDULE_NAMES[int(outer["schedule"][i])],
         first=space.first,
         last=space.last,
         options=_member_options(space.options, modules),
-        order=space.orders[mesh["order"]],
+        order=tuple(str(order).split("-")),
     )
