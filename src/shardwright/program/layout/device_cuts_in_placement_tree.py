@@ -33,7 +33,11 @@ class Cell:
 
     def way(self, *dims: Dim) -> Way:
         """All cuts of the given dims, in the order of the tree."""
-        return tuple([step for dim, way in self.ways for step in way if dim in dims])
+        steps: Way = ()
+        for dim, way in self.ways:
+            if dim in dims:
+                steps += way
+        return steps
 
 
 class CellRow(tuple[Cell, ...]):
