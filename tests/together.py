@@ -72,6 +72,7 @@ SOURCES = (
     "test_names.py",
     "test_public_face.py",
     "test_reached.py",
+    "test_source_size.py",
 )
 """Files that read the package's sources (tests/sources.py)."""
 
