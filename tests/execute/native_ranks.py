@@ -51,7 +51,7 @@ SIZES = {
 }
 
 
-def normed_heads() -> Model:
+def normed_heads(layers: int = 2) -> Model:
     """Norms of query and key heads, biases of the projections: their gradients are parts on every
     rank of tp. A row of padding."""
     config = {
@@ -62,7 +62,13 @@ def normed_heads() -> Model:
         "attention_bias": True,
     }
     return model_from_config(
-        {**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5},
+        {
+            **SIZES,
+            **config,
+            "architectures": ["Qwen3ForCausalLM"],
+            "num_hidden_layers": layers,
+            "rms_norm_eps": 1e-5,
+        },
         name="normed",
     )
 
@@ -326,6 +332,10 @@ CASES: dict[str, Case] = {
     "normed heads, tp2 under 1f1b": Case(
         grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads
     ),
+    "normed heads, tp2, interleaved": Case(
+        grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=4, schedule="interleaved-1f1b"),
+        whole=partial(normed_heads, layers=4),
+    ),
     "learned positions, tied, under tp": Case(
         grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions
     ),
@@ -527,6 +537,8 @@ COVERED = {
     "tp4",
     "tp4, turned in part",
     "tp4 and sequence",
+    "interleaved",
+    "normed heads, tp2 under 1f1b",
     "gpipe",
     "learned positions, tied, under tp",
     "experts under zero-3",

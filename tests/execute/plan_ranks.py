@@ -44,7 +44,7 @@ SOME = (
     "recomputed early",
     "hybrid zero-3",
     "two lanes",
-    "lanes shard for themselves",
+    "lanes of pairs shard for themselves",
     "tied",
     "encoder and decoder",
 )
@@ -134,7 +134,7 @@ def resume(folder: Path) -> dict[str, object]:
             batches=small.batches,
             steps=steps,
             checkpoints=folder / "checkpoints",
-            every=1,
+            every=steps,
         )
     if dist.get_rank() == 0:
         path = folder / "checkpoints" / f"step-{RESUMED_STEPS:08d}" / "__1_0.distcp"
