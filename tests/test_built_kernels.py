@@ -114,7 +114,7 @@ COMMANDS = [
             "--seq-len",
             "64",
             "--global-batch",
-            "4",
+            "2",
         ),
         *("--precision", "fp16", "--space", "exact"),
     ],

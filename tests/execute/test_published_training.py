@@ -128,12 +128,12 @@ def opened(folder: Path, architecture: str, *, dtype: torch.dtype = torch.float6
 
 
 def tried() -> list[Any]:
-    """One of every twelfth family; in a proof all, with every form of positions, routing and
+    """One of every sixteenth family; in a proof all, with every form of positions, routing and
     activation.
 
     The fields of the families between are tried in `test_config_fields`.
     """
-    some = sorted(first_of_each(), key=lambda name: str(ALL[name]["architectures"]))[::12]
+    some = sorted(first_of_each(), key=lambda name: str(ALL[name]["architectures"]))[::16]
     return [pytest.param(name, marks=() if name in some else pytest.mark.proof) for name in ALL]
 
 
