@@ -62,6 +62,15 @@ SAVED = (
     "report/page/test_searched_members.py",
 )
 """Files about the same stored answers (tests/files/saved.py)."""
+SERVED = (
+    "validation/test_launch_facts.py",
+    "validation/test_serving_bars.py",
+    "validation/test_serving_fit.py",
+    "validation/test_serving_judge.py",
+    "validation/test_serving_launches.py",
+    "validation/test_serving_rows.py",
+)
+"""Files about the published rows of servers (tests/validation/serving_tables.py)."""
 SERVING = "serving/"
 """Folder whose tests need the loop of a deployment: it takes longest to compile, and the other
 worker finds it in the cache."""
@@ -105,6 +114,8 @@ def group_of(node: str) -> str:
         return "kernels"
     if path in PUBLISHED:
         return "published"
+    if path in SERVED and not in_proof():
+        return "served"
     if path.startswith(SERVING):
         return "serving"
     if path in SOURCES:
