@@ -692,15 +692,15 @@ ALL_KEPT = {
     "keys gathered over cp2 under 1f1b": "tied",
     "keys passed round over cp4 under zero-3": "keys gathered over cp4",
 }
-"""Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its
-checkpoint."""
+"""Grids of PyTorch's engine, and of the interpreter: one does a step or two, the other goes on from
+its checkpoint."""
 KEPT = (
     tuple(product(ALL_KEPT, (NATIVE, OWN)))
     if in_proof()
     else (("tp2, sequence and zero-3", NATIVE), ("experts on ep2 under zero-3", OWN))
 )
 """Which of the two begins."""
-FIRST, LAST = 2, 3
+FIRST, LAST = many(1, 2), many(2, 3)
 
 
 def crossed(folder: Path, rank: int) -> dict[tuple[str, str], list[StepReport]]:

@@ -210,7 +210,6 @@ def steps(model: Model, plan: Plan) -> tuple[StepResult, StepResult]:
 
 
 QUICK = (
-    "tp and sequence",
     "cp",
     "ep and tp",
     "pp, recomputed",
