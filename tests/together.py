@@ -47,6 +47,7 @@ PUBLISHED = (
     "papers/test_published_memory.py",
     "papers/test_published_steps.py",
     "validation/test_remarks.py",
+    "validation/training/test_row_to_training_run.py",
 )
 """Files that judge the same predictions (tests/validation/published.py)."""
 REPORTS = (
