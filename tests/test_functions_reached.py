@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.sources import SOURCE, registered, trees, walk
+from tests.sources import SOURCE, nodes, registered, trees, walk
 
 Name = tuple[str, str]
 """A module, and what it defines."""
@@ -36,7 +36,12 @@ def defined_names() -> dict[str, set[str]]:
 
 def imported(module: str) -> dict[str, Name]:
     """What a module calls by a name of another module."""
-    found = [node for node in walk(trees()[module]) if isinstance(node, ast.ImportFrom)]
+    tree, known = trees()[module], nodes()[module]
+    found = [
+        node
+        for node in (known if known[0] is tree else walk(tree))
+        if isinstance(node, ast.ImportFrom)
+    ]
     return {
         alias.asname or alias.name: (node.module or "", alias.name)
         for node in found
