@@ -82,7 +82,8 @@ def test_found_plans_train_as_the_unsplit_model(name: str) -> None:
 )
 @in_both
 def test_found_plans_with_experts_train_as_the_unsplit_model(kind: str) -> None:
-    problem = tiny("h100-sxm:4+a100-sxm-80gb:4", batch=12, kind=kind)
+    each = many(2, 4)
+    problem = tiny(f"h100-sxm:{each}+a100-sxm-80gb:{each}", batch=3 * each, kind=kind)
     answer = find_mixed(problem, top=4)
     part = answer.certificate.mixed
     assert part is not None
