@@ -23,14 +23,31 @@ def trees() -> dict[str, ast.Module]:
         gc.enable()
 
 
+def walk(tree: ast.AST) -> list[ast.AST]:
+    """What `ast.walk` goes through, in half its time."""
+    found = [tree]
+    for node in found:
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                found.append(value)
+            elif isinstance(value, list):
+                found += [part for part in value if isinstance(part, ast.AST)]
+    return found
+
+
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """All of each module's tree."""
+    return {module: walk(tree) for module, tree in trees().items()}
+
+
 @cache
 def registered(module: str) -> dict[str, frozenset[str]]:
     """``module:attribute`` targets in the registries and tables of a module that composes them of
     parts, by the variable that holds them."""
-    tree = trees()[module]
     composes = any(
         isinstance(node, ast.Name) and node.id in ("Registry", "_PACKAGE")
-        for node in ast.walk(tree)
+        for node in nodes()[module]
     )
     if not composes or module == "shardwright.registry":
         return {}

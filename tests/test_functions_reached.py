@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.sources import SOURCE, registered, trees
+from tests.sources import SOURCE, nodes, registered, trees, walk
 
 Name = tuple[str, str]
 """A module, and what it defines."""
@@ -23,9 +23,7 @@ def defined(node: ast.stmt) -> list[str]:
         if isinstance(node, ast.AnnAssign)
         else []
     )
-    return [
-        name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
-    ]
+    return [name.id for target in targets for name in walk(target) if isinstance(name, ast.Name)]
 
 
 @cache
@@ -38,7 +36,12 @@ def defined_names() -> dict[str, set[str]]:
 
 def imported(module: str) -> dict[str, Name]:
     """What a module calls by a name of another module."""
-    found = [node for node in ast.walk(trees()[module]) if isinstance(node, ast.ImportFrom)]
+    tree, known = trees()[module], nodes()[module]
+    found = [
+        node
+        for node in (known if known[0] is tree else walk(tree))
+        if isinstance(node, ast.ImportFrom)
+    ]
     return {
         alias.asname or alias.name: (node.module or "", alias.name)
         for node in found
@@ -50,7 +53,7 @@ def used(module: str, node: ast.AST, known: dict[str, Name]) -> set[Name]:
     """What a statement names: of its own module, imported, of an imported module, or by a text:
     ``module:name``, or all of a ``module``."""
     found: set[Name] = set()
-    for part in ast.walk(node):
+    for part in walk(node):
         if isinstance(part, ast.Name):
             found.add(
                 (module, part.id)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwright
-from tests.sources import trees
+from tests.sources import nodes
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -81,11 +81,11 @@ def _names(requirements: list[str]) -> set[str]:
     return {MODULE_OF.get(word, word) for word in words}
 
 
-def _imports(tree: ast.Module) -> set[str]:
+def _imports(module: list[ast.AST]) -> set[str]:
     """Top-level names that a module imports, by a statement or by ``import_module`` with a
     literal."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in module:
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -104,7 +104,7 @@ def _imports(tree: ast.Module) -> set[str]:
 
 
 def test_dependencies_are_what_the_code_imports() -> None:
-    imported = set().union(*map(_imports, trees().values()))
+    imported = set().union(*map(_imports, nodes().values()))
     outside = imported - set(sys.stdlib_module_names) - {"shardwright"}
     optional = set().union(
         *(

@@ -5,7 +5,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.sources import registered, trees
+from tests.sources import nodes, registered, trees
 
 ROOTS = ("shardwright", "shardwright.__main__", "shardwright.cli.main", "shardwright.build_kernels")
 
@@ -14,7 +14,7 @@ def named_in(module: str) -> Iterator[str]:
     """Modules that a module imports, or names as "module" or "module:attribute"."""
     for targets in registered(module).values():
         yield from (target.partition(":")[0] for target in targets)
-    for node in ast.walk(trees()[module]):
+    for node in nodes()[module]:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

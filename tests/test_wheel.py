@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -48,9 +49,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A module of tests and a cache beside the package, as a checkout has them.
     (source / "tests").mkdir()
     (source / "tests" / "test_none.py").write_text("")
-    offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    system = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+    build = f"import {system['build-backend']} as made, sys; made.build_wheel(sys.argv[1])"
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", folder, source],
+        [sys.executable, "-c", build, folder],
+        cwd=source,
         env=os.environ | {"SHARDWRIGHT_BUILD_KERNELS": "no"},
         check=True,
         capture_output=True,

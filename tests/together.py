@@ -47,6 +47,7 @@ PUBLISHED = (
     "papers/test_published_memory.py",
     "papers/test_published_steps.py",
     "validation/test_remarks.py",
+    "validation/training/test_row_to_training_run.py",
 )
 """Files that judge the same predictions (tests/validation/published.py)."""
 REPORTS = (
@@ -62,6 +63,15 @@ SAVED = (
     "report/page/test_searched_members.py",
 )
 """Files about the same stored answers (tests/files/saved.py)."""
+SERVED = (
+    "validation/test_launch_facts.py",
+    "validation/test_serving_bars.py",
+    "validation/test_serving_fit.py",
+    "validation/test_serving_judge.py",
+    "validation/test_serving_launches.py",
+    "validation/test_serving_rows.py",
+)
+"""Files about the published rows of servers (tests/validation/serving_tables.py)."""
 SERVING = "serving/"
 """Folder whose tests need the loop of a deployment: it takes longest to compile, and the other
 worker finds it in the cache."""
@@ -72,6 +82,7 @@ SOURCES = (
     "test_names.py",
     "test_public_face.py",
     "test_reached.py",
+    "test_source_size.py",
 )
 """Files that read the package's sources (tests/sources.py)."""
 
@@ -104,6 +115,8 @@ def group_of(node: str) -> str:
         return "kernels"
     if path in PUBLISHED:
         return "published"
+    if path in SERVED and not in_proof():
+        return "served"
     if path.startswith(SERVING):
         return "serving"
     if path in SOURCES:

@@ -18,6 +18,7 @@ from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
 from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.exports import exportable_frameworks as frameworks_for_plan
+from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
 from shardwright.api.launches import launch_advice
 from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
 from shardwright.api.searches import grid_search
@@ -25,7 +26,7 @@ from shardwright.api.write_checkpoint_as_huggingface_weights import WrittenWeigh
 from shardwright.calibrate import run_and_check_calibration as calibrate_request
 from shardwright.calibrate.calibration_settings_and_check_rows import CheckRow
 from shardwright.cli.verb_table import VERBS
-from shardwright.cli.verbs import validate, web, weights
+from shardwright.cli.verbs import guide, validate, web, weights
 from shardwright.execute.launch.run_options_and_report import RunMemory, RunReport, RunStep
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import (
@@ -306,6 +307,17 @@ WRITTEN = WrittenWeights(
 )
 
 
+GUIDES: dict[str, Any] = {}
+"""By what was asked: a screen of any width shows the same."""
+
+
+def _served(*asked: Any, progress: Any = None, **more: Any) -> Any:
+    key = repr((asked, more))
+    if key not in GUIDES:
+        GUIDES[key] = serving_guide_of_request(*asked, progress=progress, **more)
+    return GUIDES[key]
+
+
 @contextmanager
 def answering() -> Iterator[None]:
     """The library answers at once."""
@@ -351,6 +363,7 @@ def answering() -> Iterator[None]:
         patch.setattr(run_plan, "run", lambda *_, **__: RUN)
         patch.setattr(weights, "write_weights", lambda *_, **__: WRITTEN)
         patch.setattr(web, "serve", lambda *, announce, **_: announce("http://127.0.0.1:8765/"))
+        patch.setattr(guide, "serving_guide_of_request", _served)
         patch.setattr(validate, "reader_of", lambda _: TRAINING)
         patch.setattr(accuracy_screen, "error_statistics", lambda *_: ALL_MEASURED)
         patch.setattr(

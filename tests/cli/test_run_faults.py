@@ -80,6 +80,7 @@ def saving(folder: Path, kept: Path, *, steps: int) -> list[str]:
     return [*words(folder, "two.plan", steps=steps), "--checkpoints", str(kept), "--every", "1"]
 
 
+@pytest.mark.proof
 def test_all_killed_in_the_middle_of_a_checkpoint_go_on_from_the_one_before(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -275,7 +275,7 @@ def test_error_messages_are_golden(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        run(["plan", "llama-3.1-405b", "h100-sxm:8", *JOB, "--quiet"]) == InfeasibleError.exit_code
+        run(["plan", "llama-3.1-70b", "h100-sxm:1", *JOB, "--quiet"]) == InfeasibleError.exit_code
     )
     error = capsys.readouterr().err
     assert re.match(

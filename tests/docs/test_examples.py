@@ -22,7 +22,8 @@ from shardwright.strategy.text.parse_plan import parse_plan
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 INERT = {"sh", "text", "ebnf", "mermaid", "yaml", "toml", "json"}
-"""`yaml` of clusters is loaded by the tests of the cluster files."""
+"""`yaml` of clusters is loaded by the tests of the cluster files; one with the name of a file is
+saved where the commands run."""
 CASES = {"grid": parse_grid, "plan": parse_plan}
 
 
@@ -96,13 +97,17 @@ def execute(
     *,
     slow: bool,
 ) -> None:
-    """All of one speed, in the order of the page."""
+    """All that are not slow, or all, in the order of the page."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     monkeypatch.chdir(folder)
     for block in blocks(page):
-        if block.kind == "python" and ("slow" in block.words) == slow:
+        if "slow" in block.words and not slow:
+            continue
+        if block.kind == "yaml" and len(block.words) > 1:
+            (folder / block.words[1]).write_text(block.text, encoding="utf-8")
+        if block.kind == "python":
             exec(compile(block.text, str(page), "exec"), {})
-        if block.kind != "console" or ("slow" in block.words) != slow:
+        if block.kind != "console":
             continue
         wanted = int(block.words[block.words.index("exits") + 1]) if "exits" in block.words else 0
         for words in block.commands:

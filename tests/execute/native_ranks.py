@@ -51,7 +51,7 @@ SIZES = {
 }
 
 
-def normed_heads() -> Model:
+def normed_heads(layers: int = 2) -> Model:
     """Norms of query and key heads, biases of the projections: their gradients are parts on every
     rank of tp. A row of padding."""
     config = {
@@ -62,7 +62,13 @@ def normed_heads() -> Model:
         "attention_bias": True,
     }
     return model_from_config(
-        {**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5},
+        {
+            **SIZES,
+            **config,
+            "architectures": ["Qwen3ForCausalLM"],
+            "num_hidden_layers": layers,
+            "rms_norm_eps": 1e-5,
+        },
         name="normed",
     )
 
@@ -326,6 +332,10 @@ CASES: dict[str, Case] = {
     "normed heads, tp2 under 1f1b": Case(
         grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads
     ),
+    "normed heads, tp2, interleaved": Case(
+        grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=4, schedule="interleaved-1f1b"),
+        whole=partial(normed_heads, layers=4),
+    ),
     "learned positions, tied, under tp": Case(
         grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions
     ),
@@ -527,6 +537,8 @@ COVERED = {
     "tp4",
     "tp4, turned in part",
     "tp4 and sequence",
+    "interleaved",
+    "normed heads, tp2 under 1f1b",
     "gpipe",
     "learned positions, tied, under tp",
     "experts under zero-3",
@@ -680,15 +692,15 @@ ALL_KEPT = {
     "keys gathered over cp2 under 1f1b": "tied",
     "keys passed round over cp4 under zero-3": "keys gathered over cp4",
 }
-"""Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its
-checkpoint."""
+"""Grids of PyTorch's engine, and of the interpreter: one does a step or two, the other goes on from
+its checkpoint."""
 KEPT = (
     tuple(product(ALL_KEPT, (NATIVE, OWN)))
     if in_proof()
     else (("tp2, sequence and zero-3", NATIVE), ("experts on ep2 under zero-3", OWN))
 )
 """Which of the two begins."""
-FIRST, LAST = 2, 3
+FIRST, LAST = many(1, 2), many(2, 3)
 
 
 def crossed(folder: Path, rank: int) -> dict[tuple[str, str], list[StepReport]]:

@@ -32,7 +32,7 @@ from tests.execute.small_plans import PLANS, Small
 from tests.execute.started import started
 from tests.tiers import in_proof, many
 
-RANKS = 8
+RANKS = many(4, 8)
 STEPS = many(2, 4)
 RESUMED_STEPS = 3
 """Of two plans, the first one's the first: what it left changes parameters in the second step, and
@@ -44,7 +44,7 @@ SOME = (
     "recomputed early",
     "hybrid zero-3",
     "two lanes",
-    "lanes shard for themselves",
+    "lanes of pairs shard for themselves",
     "tied",
     "encoder and decoder",
 )
@@ -58,10 +58,12 @@ GROUPED = (
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}
 SERVING = 4
 """Ranks that serve."""
-SAVED, RESUMED = "hybrid zero-3 of eight", "tp, pp and dp"
-KILLED, STOPPED = 4, 5
+SAVED, RESUMED = (
+    ("hybrid zero-3 of eight", "tp, pp and dp") if in_proof() else ("hybrid zero-3", "tp2 then dp2")
+)
+KILLED, STOPPED = many(1, 4), many(3, 5)
 """Ranks that end in the middle of a step of ENDED: one by a signal, one by an error of its own."""
-ENDED = "tp, pp and dp"
+ENDED = RESUMED
 MIDDLE = 20
 """Requests of that step that such a rank has asked by then: more are to come."""
 
@@ -134,7 +136,7 @@ def resume(folder: Path) -> dict[str, object]:
             batches=small.batches,
             steps=steps,
             checkpoints=folder / "checkpoints",
-            every=1,
+            every=steps,
         )
     if dist.get_rank() == 0:
         path = folder / "checkpoints" / f"step-{RESUMED_STEPS:08d}" / "__1_0.distcp"

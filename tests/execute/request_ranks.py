@@ -183,12 +183,12 @@ def beside(seed: int) -> Tasks:
 
 
 CASES: dict[str, tuple[Callable[[int], Tasks], list[int]]] = {
-    "random layouts": (random_layouts, numbers(20, 100)),
-    "both sides": (both_sides, numbers(20, 100)),
-    "noisy sums": (noisy_sums, numbers(4)),
+    "random layouts": (random_layouts, numbers(12, 100)),
+    "both sides": (both_sides, numbers(12, 100)),
+    "noisy sums": (noisy_sums, numbers(2, 20)),
     "dtypes": (dtypes, [0]),
     "ring": (ring, [0, 1]),
-    "beside": (beside, numbers(8, 40)),
+    "beside": (beside, numbers(4, 40)),
 }
 GROUPED = ("beside",)
 """Cases of one device a rank that run over the backend's groups, too."""

@@ -11,7 +11,7 @@ from shardwright.execute.proof.fewer_layers_and_microbatches import (
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import in_proof
 
-FEW_OPERATORS = 240
+FEW_OPERATORS = 120
 """Of a step, one way; a plan that cannot have as few with two microbatches has more."""
 
 

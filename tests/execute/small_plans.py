@@ -272,7 +272,7 @@ MAMBA = (
     "lane main samples 8 in 2\n  stages embed+1+head on 0\n    all = b2 t2\n    stream = b2"
     " x2\norder 1f1b(main)\n"
 )
-CROSS = """lane main samples 8 in 4
+CROSS = """lane main samples 8 in 2
   stages encoder_embed+encoder:2+encoder_norm on 0
     all = b2
   stages embed+decoder:2+head on 2
@@ -378,6 +378,9 @@ PLANS: dict[str, Small] = {
         devices=8,
         batch=20,
         zero=EVERYWHERE,
+    ),
+    "lanes of pairs shard for themselves": Small(
+        body=_apart("b2", "embed+2+head on 2", "b2"), batch=20, zero=EVERYWHERE
     ),
     "a lane shards gradients": Small(
         body=_apart("b4", "embed+2+head on 4", "b2"),

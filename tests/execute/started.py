@@ -22,7 +22,13 @@ def serve() -> None:
     """Start the server that ranks are forked from, if it does not run: the first to start it says
     what it has imported."""
     mp.get_context("forkserver").set_forkserver_preload(
-        [f"tests.execute.{name}_ranks" for name in ("plan", "native", "request", "ring")]
+        [
+            *(f"tests.execute.{name}_ranks" for name in ("plan", "native", "request", "ring")),
+            "tests.cli.ranks",
+            "shardwright.cli.verbs.run",
+            "shardwright.cli.parsing.parse_with_typer",
+            "shardwright.api.prove_or_train_plan",
+        ]
     )
     forkserver.ensure_running()
 

@@ -32,7 +32,7 @@ MODELS: list[Callable[[], Model]] = [
 @pytest.mark.parametrize("made", MODELS, ids=["dense", "sparse", "encoder-decoder", "hybrid"])
 def test_unsplit_model_equals_autograd(made: Callable[[], Model]) -> None:
     model = narrower_model(made())
-    text = SequenceLength(name="text", tokens=8)
+    text = SequenceLength(name="text", tokens=6)
     job = TrainingJob(sequences=(text, replace(text, name="encoder")), global_batch=2)
     batch = random_batch(model, job, seed=3)
     batch["encoder"] = batch["text"]

@@ -54,10 +54,10 @@ def test_losses_are_those_of_the_unsplit_model(name: str) -> None:
 def test_what_is_trained_is_the_same_with_and_without(name: str) -> None:
     small = PLANS[name]
     known = small.known()
-    plain, _ = run_here(small, known, steps=3)
+    plain, _ = run_here(small, known, steps=2)
     members = small.members(known)
     losses, seen = [], []
-    for step in range(3):
+    for step in range(2):
         losses += [report.loss for report in train(members, known, [small.batches(step)])]
         seen.append(evaluated(small, members, known, 0))
         assert not any(
@@ -67,4 +67,4 @@ def test_what_is_trained_is_the_same_with_and_without(name: str) -> None:
             for h in boxes.values()
         )
     assert losses == [report.loss for report in plain]
-    assert len(set(seen)) == 3, "its own data change"
+    assert len(set(seen)) == 2, "its own data change"

@@ -125,7 +125,7 @@ def test_elements_of_a_token_lie_over_its_patches() -> None:
     ("tower", "text"),
     list(product(TOWER, TEXT))
     if in_proof()
-    else [(TOWER[number], TEXT[number % 4]) for number in (0, 3, 6)],
+    else [(TOWER[number], TEXT[number % 4]) for number in (0, 3)],
 )
 def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     tower: str, text: str
@@ -281,7 +281,7 @@ def folded_norm(model: Model) -> Model:
     return replace(model, blocks=blocks)
 
 
-@pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
+@pytest.mark.parametrize("tower", cases(TOWER[:6], 1))
 def test_a_norm_of_merged_tokens(tower: str) -> None:
     model = folded_norm(small_kimi())
     found = prove_plan(

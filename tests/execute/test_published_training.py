@@ -1,4 +1,4 @@
-"""Published families train as in Transformers: five steps of AdamW under a split plan, from
+"""Published families train as in Transformers: steps of AdamW under a split plan, from
 scratch, written out and read again."""
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tests.execute.published_configs import (
 from tests.execute.published_families import ALL, first_of_each, published_name
 from tests.execute.saved import save
 from tests.execute.trained import train
-from tests.tiers import in_both
+from tests.tiers import in_both, many
 
-STEPS, SAMPLES, TOKENS = 5, 4, 8
+STEPS, SAMPLES, TOKENS = many(2, 5), 4, 8
 RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, no_decay=(VECTORS,))
 """Epsilon keeps what has no gradient but roundings (biases of keys) where it is."""
 TOLERANCE = 1e-6
@@ -128,12 +128,12 @@ def opened(folder: Path, architecture: str, *, dtype: torch.dtype = torch.float6
 
 
 def tried() -> list[Any]:
-    """One of every twelfth family; in a proof all, with every form of positions, routing and
+    """One of every sixteenth family; in a proof all, with every form of positions, routing and
     activation.
 
     The fields of the families between are tried in `test_config_fields`.
     """
-    some = sorted(first_of_each(), key=lambda name: str(ALL[name]["architectures"]))[::12]
+    some = sorted(first_of_each(), key=lambda name: str(ALL[name]["architectures"]))[::16]
     return [pytest.param(name, marks=() if name in some else pytest.mark.proof) for name in ALL]
 
 
@@ -184,7 +184,7 @@ def test_in_single_precision_they_are_close(tmp_path: Path, name: str) -> None:
 
 @in_both
 @pytest.mark.parametrize("name", tried())
-def test_five_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+def test_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(ALL[name]))
     model = load_config(config)

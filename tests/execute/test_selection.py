@@ -221,9 +221,10 @@ def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     [
         (CUTS[2], {}),
         (("all = t4", "all = b2 t2"), {"mlp_layer_types": ["dense"] * 3}),
-        (
+        pytest.param(
             ("all = t2\n    stream = s2", "all = t4\n    stream = s4"),
             {"mlp_layer_types": ["dense"] * 3},
+            marks=pytest.mark.proof,
         ),
     ],
 )

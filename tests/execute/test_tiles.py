@@ -51,7 +51,7 @@ DEALS: dict[str, tuple[Indices, ...]] = {"": (((0, LENGTH),),), "ring": ZIGZAG, 
 """Positions of each device, by the group that brings the others' keys."""
 FEW = 400
 """Scores of a tile, for which one tile of all would be 73,728."""
-TILE = FEW if in_proof() else 4 * FEW
+TILE = FEW if in_proof() else 10 * FEW
 """The same where results of tiles are compared with those of one: their number is the time."""
 LINEAR = SAMPLES * LENGTH * 4 * 12
 """More elements than any tensor by position has, whatever the cores do."""

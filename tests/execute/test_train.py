@@ -55,9 +55,9 @@ def _by_torch(
 )
 def test_parameters_change_as_torch_changes_them(name: str) -> None:
     small = PLANS[name]
-    losses, norms, expected = _by_torch(small, steps=3)
+    losses, norms, expected = _by_torch(small, steps=2)
     known = small.known()
-    reports, members = run_here(small, known, steps=3)
+    reports, members = run_here(small, known, steps=2)
     assert [r.loss for r in reports] == pytest.approx(losses, rel=1e-12)
     assert [r.norm for r in reports] == pytest.approx(norms, rel=1e-12)
     assert max(norms) > RULE.clip, "clipping is at work"

@@ -116,7 +116,7 @@ def test_every_changed_leaf_is_found(kind: str) -> None:
     every_leaf_is_found(json.loads(text_of_kind(kind)), SAMPLE)
 
 
-EDITS = 25
+EDITS = 15
 """Edits of each file; in a proof all, and as many of what only looks at it."""
 
 

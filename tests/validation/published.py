@@ -100,6 +100,7 @@ def drawn(row: TrainingMeasurement) -> bool:
     return in_proof() or crc32(f"{row.source_id} {row.table_or_row}".encode()) % EACH == 0
 
 
+@cache
 def case_of(row: TrainingMeasurement) -> TrainingRun:
     case = to_training_run(row, facts=facts())
     assert isinstance(case, TrainingRun), case

@@ -19,6 +19,7 @@ from shardwright.web.answer_question import VERBS, answer_question
 from shardwright.web.web_application import BODIES
 from tests.hardware.inventory_files import topo_matrix
 from tests.report.page.page_numbers import require_numbers_of_document
+from tests.tiers import in_both, many
 from tests.web import fuzzed_questions
 from tests.web.running_server import SMALL
 
@@ -196,12 +197,13 @@ def test_a_guide_is_the_document_and_the_page_of_the_command_line(
     assert lines.count("search") > 10
 
 
+@in_both
 def test_a_guide_for_serving_is_the_document_of_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     request = {**SMALL, "cluster": "h100-sxm:2", "seq_len": 1024}
     words = ("guide", SMALL["model"], "h100-sxm:2", "--serving", "--seq-len", "1024")
-    for tokens, osl in ((0, ()), (256, ("--osl", "256"))):
+    for tokens, osl in ((256, ("--osl", "256")), (0, ()))[: many(1, 2)]:
         document, _, lines = answer("guide", request=request, serving=True, answer_tokens=tokens)
         assert document == printed(capsys, *words, "--global-batch", "16", *osl)
         assert len(lines) == 1 + len(document["rules"])

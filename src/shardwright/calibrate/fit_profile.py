@@ -6,9 +6,9 @@ Errors are relative, so every point counts the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
 
 from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
@@ -82,8 +82,10 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
     )
     low = [rate - 3.0, width - 3.0, np.log(_SMALLEST_S), _EXPONENTS[0]]
     high = [rate + 1.0, width + 3.0, fastest, _EXPONENTS[1]]
+    # Imported here, as scipy.optimize takes half a second, which help and refusals do not need.
+    optimize = import_module("scipy.optimize")
     runs = [
-        least_squares(
+        optimize.least_squares(
             lambda x: np.log(fitted(x) / seconds),
             [rate, width + shift, fastest - 2.0, q],
             bounds=(low, high),
@@ -118,7 +120,9 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
             f"{x.size} points of one size do not make a line", hint="measure two sizes or more"
         )
     scale = float(x.max())
-    (alpha, beta), _ = nnls(np.stack([1.0 / t, x / scale / t], axis=1), np.ones_like(t))
+    (alpha, beta), _ = import_module("scipy.optimize").nnls(
+        np.stack([1.0 / t, x / scale / t], axis=1), np.ones_like(t)
+    )
     beta = float(beta) / scale
     if not beta > 0.0:
         raise DataError("the measured times do not grow with the size", hint="measure larger sizes")

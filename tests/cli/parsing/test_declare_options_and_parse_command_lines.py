@@ -106,7 +106,7 @@ def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 
 @given(line=command_lines())
-@examples(300, 3000)
+@examples(150, 3000)
 def test_what_is_read_here_is_what_typer_reads(line: tuple[str, list[str]]) -> None:
     verb, words = line
     found = parse_words(FUNCTIONS[verb], words)

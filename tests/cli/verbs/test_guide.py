@@ -49,18 +49,26 @@ CASES = {
 }
 
 
-WRITTEN: dict[str, tuple[dict[str, Any], str]] = {}
-"""The document and the page of a case, which are made once."""
+WRITTEN: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
+"""The document and the files of a case, which are made once."""
+FILES = ("guide.html", "SKILL.md")
 
 
 def written(case: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What a case prints as JSON; its page goes to guide.html."""
+    """What a case prints as JSON; its page goes to guide.html, its skill to SKILL.md."""
     if case not in WRITTEN:
         code = 6 if case == "does not fit" else 0
-        assert run([*CASES[case], "-o", str(folder / "guide.html"), "--json"]) == code
-        WRITTEN[case] = json.loads(capsys.readouterr().out), (folder / "guide.html").read_text()
-    document, page = WRITTEN[case]
-    (folder / "guide.html").write_text(page)
+        asked = ["-o", str(folder / "guide.html"), "--agent", str(folder), "--json"]
+        assert run([*CASES[case], *asked]) == code
+        document = json.loads(capsys.readouterr().out)
+        files = {name: folder / name for name in FILES}
+        WRITTEN[case] = (
+            document,
+            {name: path.read_text() for name, path in files.items() if path.exists()},
+        )
+    document, texts = WRITTEN[case]
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     return document
 
 
@@ -76,7 +84,7 @@ def test_each_number_of_the_page_is_of_the_document(
     for rule in document["rules"]:
         for side in rule["break_even"]["sides"] if rule["break_even"] else ():
             assert side["plan"]["command"] in page.read_text(), rule["name"]
-    if case != "serving" and not in_proof():
+    if case != "experts served" and not in_proof():
         return
     assert run([*CASES[case], "-o", str(tmp_path / "guide.json"), "--quiet"]) == code
     assert json.loads((tmp_path / "guide.json").read_text()) == document
@@ -115,8 +123,7 @@ def test_the_commands_of_the_skill_file_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for case in ("training", "serving"):
-        assert run([*CASES[case], "--agent", str(tmp_path), "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = written(case, tmp_path, capsys)
         text = (tmp_path / "SKILL.md").read_text()
         block = re.search(r"```console\n(.*?)```", text, flags=re.DOTALL)
         assert block is not None

@@ -217,7 +217,8 @@ def test_a_profile_without_the_jobs_format_says_how_to_get_one(
     folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     profile, plan = tmp_path / "here.json", str(folder / "one.plan")
-    assert run(["calibrate", "--device", "cpu", "--tiny", "--ranks", "1", "-o", str(profile)]) == 0
+    quick = ["--device", "cpu", "--tiny", "--ranks", "1", "--sustained", "0", "--repetitions", "1"]
+    assert run(["calibrate", *quick, "-o", str(profile)]) == 0
     said.readouterr()
     asked = ["run", plan, "--data", str(folder / "tokens.npy"), "--steps", "1", "--on", "cpu"]
     assert run([*asked, "--profile", str(profile)]) == 4

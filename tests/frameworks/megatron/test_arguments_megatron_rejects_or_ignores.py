@@ -211,8 +211,8 @@ def test_a_launch_in_32_bits_by_mistake_is_told_what_it_costs() -> None:
         f"{SIZES.replace(' --bf16', '')} --tensor-model-parallel-size 2 --sequence-parallel"
         " --attention-dropout 0 --hidden-dropout 0"
     )
-    request = Request(model="llama-2-7b", cluster="a100-sxm-80gb:8", seq_len=0, global_batch=0)
-    launch, asked = read_request([words], request, cluster=load_cluster("a100-sxm-80gb:8"))
+    request = Request(model="llama-2-7b", cluster="a100-sxm-80gb:4", seq_len=0, global_batch=0)
+    launch, asked = read_request([words], request, cluster=load_cluster("a100-sxm-80gb:4"))
     advice = advise(launch, asked)
     assert asked.precision == "fp32"
     assert advice.now is not None
@@ -221,7 +221,7 @@ def test_a_launch_in_32_bits_by_mistake_is_told_what_it_costs() -> None:
     assert cause.step_time_s < advice.now.prediction.step_time_s / 8
     assert all(change.gain < cause.gain for change in advice.changes)
     again, asked = read_request(
-        [f"{words} --bf16"], request, cluster=load_cluster("a100-sxm-80gb:8")
+        [f"{words} --bf16"], request, cluster=load_cluster("a100-sxm-80gb:4")
     )
     advice = advise(again, asked)
     assert advice.now is not None
