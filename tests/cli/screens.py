@@ -18,7 +18,7 @@ from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
 from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.exports import exportable_frameworks as frameworks_for_plan
-from shardwright.api.guide.make_serving_guide_of_request import serving_guide_of_request
+from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.launches import launch_advice
 from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
 from shardwright.api.searches import grid_search
@@ -314,7 +314,7 @@ GUIDES: dict[str, Any] = {}
 def _served(*asked: Any, progress: Any = None, **more: Any) -> Any:
     key = repr((asked, more))
     if key not in GUIDES:
-        GUIDES[key] = serving_guide_of_request(*asked, progress=progress, **more)
+        GUIDES[key] = make_serving_guide(*asked, progress=progress, **more)
     return GUIDES[key]
 
 
@@ -363,7 +363,7 @@ def answering() -> Iterator[None]:
         patch.setattr(run_plan, "run", lambda *_, **__: RUN)
         patch.setattr(weights, "write_weights", lambda *_, **__: WRITTEN)
         patch.setattr(web, "serve", lambda *, announce, **_: announce("http://127.0.0.1:8765/"))
-        patch.setattr(guide, "serving_guide_of_request", _served)
+        patch.setattr(guide, "make_serving_guide", _served)
         patch.setattr(validate, "reader_of", lambda _: TRAINING)
         patch.setattr(accuracy_screen, "error_statistics", lambda *_: ALL_MEASURED)
         patch.setattr(
