@@ -46,7 +46,7 @@ OFTEN = (
 @cache
 def problem_of(runtime: str, compute: Dtype) -> Problem:
     """A model of all sorts of blocks on two nodes."""
-    job = replace(training_job(seq_len=64, global_batch=64), compute=compute)
+    job = replace(training_job(seq_len=64, global_batch=16), compute=compute)
     return small_problem(
         expert_model(predictors=1), cluster_of(16, node=8), runtime=load_runtime(runtime), job=job
     )

@@ -51,7 +51,7 @@ FEW = 16
 """Devices of a plan that is simulated device by device, too."""
 
 
-@pytest.mark.parametrize("name", cases([case.name for case in zoo() if case.trains], 37))
+@pytest.mark.parametrize("name", cases([case.name for case in zoo() if case.trains], 24))
 def test_the_zoo_simulates_folded_exactly(name: str) -> None:
     """All tasks run; the longest path is a lower bound; every item of memory is there; and each
     device alone does what its class does."""

@@ -43,7 +43,7 @@ SINGLE = TreeSpace(dims=(), weights=(1,), depth=0)
 """Every stage is one device."""
 
 
-@pytest.mark.parametrize("number", seeds(1, 300, first=17))
+@pytest.mark.parametrize("number", seeds(1, 300, first=18))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     equals_brute_force(draw_lanes(number, least=many(20, 30), most=many(80, 150)), number, capsys)
 
@@ -157,7 +157,9 @@ def test_more_lanes_are_no_slower_and_zones_that_are_far_apart_are_left_alone() 
     near, far = (
         replace(
             small_problem(batch=many(4, 12)),
-            cluster=parse_cluster(f"a100-sxm-80gb:2@east+a100-sxm-80gb:2@west,east~west={link}"),
+            cluster=parse_cluster(
+                f"a100-sxm-80gb:2@east+a100-sxm-80gb:{many(1, 2)}@west,east~west={link}"
+            ),
         )
         for link in ("3200gbps/0.001ms", "1gbps/1000ms")
     )

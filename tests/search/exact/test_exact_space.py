@@ -213,7 +213,7 @@ def test_other_orders_of_microbatches_are_no_better(
         for rows in (
             orders
             if len(orders) <= 500
-            else [*Random(7).sample(orders, many(20, 300)), *(r for r in orders if r in by_number)]
+            else [*Random(7).sample(orders, many(12, 300)), *(r for r in orders if r in by_number)]
         ):
             try:
                 step = simulate_plan(problem, with_order(plan, rows, microbatches)).step_time_s
@@ -364,7 +364,7 @@ def test_paths_are_bounds_of_steps() -> None:
         prices = StagePrices(problem=instance.problem, space=instance.space)
         generator = Random(number)
         found = list(partitions(instance.problem, instance.space, blocks=instance.blocks))
-        for partition in generator.sample(found, min(6, len(found))):
+        for partition in generator.sample(found, min(many(3, 6), len(found))):
             choices = prices.choices(partition)
             bounds = shape_bounds(choices, partition.microbatches)
             drawn = tuple(generator.choice(c.options) for c in choices)
