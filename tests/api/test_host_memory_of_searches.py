@@ -97,7 +97,8 @@ FACES = {
         {
             "space": "joint",
             "runtime": "deepspeed",
-            "pins": pinned(cpu_checkpoints="on", pp="2,4", mbs="1,2"),
+            "global_batch": 8,
+            "pins": pinned(cpu_checkpoints="on", pp="2,4"),
         },
         kept=74.5,
     ),
@@ -117,7 +118,7 @@ FACES = {
 WHOLE: dict[str, dict[str, object]] = {
     "policy": {"pins": pinned(remat="attention_offloaded", recompute="selective")},
     "scenarios": {"pins": OFFLOADED},
-    "joint pipelines": {"pins": pinned(cpu_checkpoints="on", pp="2,4")},
+    "joint pipelines": {"global_batch": 16},
     "mixed parameters": {"pins": pinned(param_offload="on")},
     "mixed checkpoints": {"pins": pinned(cpu_checkpoints="on")},
 }
