@@ -114,7 +114,7 @@ def refused(name: str) -> InfeasibleError:
     return refusal(CASES[name])
 
 
-PROVEN = ("too few devices, wide", "a long sequence, no recompute")
+PROVEN = ("too few devices, wide", "experts on one node", "a long sequence, no recompute")
 """Cases whose changes take seconds to try: they are refused in proofs alone."""
 
 
