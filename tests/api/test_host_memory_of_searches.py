@@ -200,7 +200,9 @@ def test_the_fastest_that_fits_the_hosts_is_found(name: str, tmp_path: Path) -> 
     narrow = name == "standard" and not in_proof()
     few = (
         *face.request["pins"],
-        *pinned(cp="1", mbs="1,4" if in_proof() else "1", ulysses="1", recompute_layers="0", sp="0"),
+        *pinned(
+            cp="1", mbs="1,4" if in_proof() else "1", ulysses="1", recompute_layers="0", sp="0"
+        ),
         *(pinned(recompute="none,full", vpp="1", tp_overlap="userbuffers") if narrow else ()),
     )  # type: ignore[misc]
     face = face._replace(request={**face.request, "pins": few, "use_all": True})
