@@ -23,7 +23,7 @@ from tests.search.brute import Counted, Judged, count, judge
 from tests.search.problems import DOMAINS, Case, small_case
 from tests.tiers import many, seeds
 
-PROBLEMS = many(6, 26)
+PROBLEMS = many(4, 26)
 """In a block."""
 TOP = 4
 DEGREES = (
