@@ -26,12 +26,12 @@ from tests.tiers import chosen
 
 REQUESTS = [
     Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=32),
-    Request(model="mixtral-8x7b", cluster="h100-sxm:32", seq_len=4096, global_batch=64),
+    Request(model="mixtral-8x7b", cluster="h100-sxm:16", seq_len=4096, global_batch=32),
     Request(model="llama-3.1-8b", cluster="a100-sxm-40gb:24", seq_len=4096, global_batch=36),
     Request(model="gpt-oss-20b", cluster="a100-sxm-40gb:24", seq_len=4096, global_batch=32),
     Request(
         model="llama-2-7b",
-        cluster="v100-sxm-32gb:64",
+        cluster="v100-sxm-32gb:32",
         seq_len=2048,
         global_batch=48,
         space="exhaustive",

@@ -40,7 +40,7 @@ def test_devices_classes_and_families_are_those_of_every_device() -> None:
     """Stages have the devices of their trees' leaves; a class has the devices of one row and of one
     family in each of their stages."""
     draw, smaller = random_of("laid"), 0
-    for _ in range(many(25)):
+    for _ in range(many(12, 125)):
         problem, grid = drawn(draw)
         program = simulate_grid(problem, grid).program
         did: dict[int, list[object]] = {}

@@ -48,5 +48,5 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
             plan = drawn_plan(pipelines, random.Random(turn), lanes=2 + turn % 2)
             if plan is not None:
                 own = with_batch(problem, batch_of(pipelines.stage_costs, plan))
-                simulate_feasible(own, general_plan(MixedStageCosts.of(own), plan))
+                simulate_feasible(own, general_plan(pipelines.stage_costs, plan))
     assert seen["as arrays"] > 10

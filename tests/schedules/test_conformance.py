@@ -33,7 +33,7 @@ from tests.tiers import examples, in_both, many, random_of
 
 NAMES = sorted(SCHEDULES)
 LANES = ("down", "up")
-SIZES = many(60, 200)
+SIZES = many(30, 200)
 Numbers = tuple[int, int, int, int]
 
 

@@ -32,7 +32,7 @@ def test_search_of_the_changed_problem_equals_brute_force(part: str, block: int)
     least = 0
     for seed in range(block * CASES, (block + 1) * CASES):
         number = 40 * REMOVABLE_PARTS.index(part) + seed
-        case = small_case(number, most=many(150, 1500), nodes=DOMAINS if number % 3 == 2 else NODES)
+        case = small_case(number, most=many(100, 1500), nodes=DOMAINS if number % 3 == 2 else NODES)
         free = dataclasses.replace(case, problem=with_free_part(case.problem, part))
         counted = count(free.problem, free.space, free.facts)
         known = dict(zip(counted.grids, judge(free.problem, counted.grids.values()), strict=True))

@@ -114,7 +114,7 @@ def refused(name: str) -> InfeasibleError:
     return refusal(CASES[name])
 
 
-PROVEN = ("too few devices, wide", "a long sequence, no recompute")
+PROVEN = ("too few devices, wide", "experts on one node", "a long sequence, no recompute")
 """Cases whose changes take seconds to try: they are refused in proofs alone."""
 
 
@@ -361,7 +361,7 @@ def with_host_memory(case: Case, *, gib: int) -> Case:
 def test_too_little_host_memory_is_named_with_what_a_node_lacks() -> None:
     """Adam's states and gradients of a 70B offloaded beside 64 GiB a node: 16 bytes x 70.55e9 / 4
     nodes is 263 GiB."""
-    pins = {"offload": ("100",), "pp": ("1",)}
+    pins = {"offload": ("100",), "pp": ("1",), "tp": ("8",), "mbs": ("1",)}
     case = with_host_memory(
         asked("llama-3.1-70b", "a100-sxm-80gb:32", seq_len=4096, global_batch=64, pins=pins), gib=64
     )

@@ -26,7 +26,7 @@ from tests.search.problems import (
     real_problem,
     small_case,
 )
-from tests.tiers import seeds
+from tests.tiers import many, seeds
 
 CAPACITY = 10**15
 PAGES = Path(__file__).parents[2] / "docs"
@@ -36,7 +36,7 @@ PAGES = Path(__file__).parents[2] / "docs"
 def test_columns_keep_the_rules_of_grids(seed: int) -> None:
     """Every raw member of larger random spaces is judged alike by `violations` and by the
     columns."""
-    case = small_case(seed, most=12000)
+    case = small_case(seed, most=many(4000, 12000))
     counted = count(case.problem, case.space, case.facts)
     parts = every_member(case.problem, case.space, case.facts)
     fates = [

@@ -45,7 +45,7 @@ def said(line: str, capsys: pytest.CaptureFixture[str]) -> None:
         sys.stdout.write(f"\n{line}")
 
 
-@pytest.mark.parametrize("number", seeds(1, 300, first=4))
+@pytest.mark.parametrize("number", seeds(1, 300, first=8))
 def test_a_node_more_makes_no_answer_of_the_exact_space_slower(number: int) -> None:
     generator = random_of(f"grown {number}")
     problem = drawn_mixed(generator, most=4, layers=(1, 2), batch=generator.choice((4, 6, 12)))
@@ -171,7 +171,7 @@ def test_more_bandwidth_slows_one_plan_in_two_hundred_at_most(
 def test_more_bandwidth_raises_no_bound_of_mixed_answers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for number in numbers(1, 30):
+    for number in numbers(2, 30, first=3):
         generator = random_of(f"mixed bandwidth {number}")
         problem = drawn_mixed(generator, most=MOST, layers=LAYERS, batch=8)
         fast = faster_problem(problem, generator)

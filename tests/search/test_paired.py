@@ -78,8 +78,9 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
     problem = small(orders=orders, runtime=runtime, model=model)
     facts, space = facts_of(problem), narrow(problem)
     if not in_proof():
+        few = FEW | ({"ep": (4,)} if model == "deepseek-v2-lite" else {})
         space = replace(
-            space, values=tuple((axis, FEW.get(axis, values)) for axis, values in space.values)
+            space, values=tuple((axis, few.get(axis, values)) for axis, values in space.values)
         )
     assert space.paired == orders
     part = overlapped_schedules._overlapped_part(space)

@@ -49,7 +49,7 @@ def assert_best_of(case: Case, space: Space) -> int:
 
 @pytest.mark.parametrize("seed", seeds(2, 50, first=2001))
 def test_pins_and_exclusions(seed: int) -> None:
-    case, generator = small_case(seed), random.Random(seed)
+    case, generator = small_case(seed, most=many(700, 3000)), random.Random(seed)
     axes = [axis for axis in AXES if len(case.space.of(axis)) > 1]
     total = 0
     for axis in generator.sample(axes, min(3, len(axes))):
@@ -65,7 +65,7 @@ def test_pins_and_exclusions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(1, 20, first=2100))
 def test_pinned_dp(seed: int) -> None:
-    case = small_case(seed, most=many(1000, 3000))
+    case = small_case(seed, most=many(300, 3000))
     parts = every_member(case.problem, case.space, case.facts)
     degrees = {int(d) for part in parts for d in part.meshes.columns["dp"]}
     by_dp = [
@@ -192,7 +192,7 @@ choices = st.dictionaries(
 def test_any_pin_is_a_space_or_an_error_of_the_tree(
     pins: dict[str, tuple[str, ...]], excludes: dict[str, tuple[str, ...]]
 ) -> None:
-    case = small_case(3)
+    case = small_case(3, most=many(300, 3000))
     with contextlib.suppress(ShardwrightError):
         space = restricted(case.space, pins=pins, excludes=excludes)
         bound_space(case.problem, space, case.facts, capacity=CAPACITY)

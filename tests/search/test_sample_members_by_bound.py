@@ -37,7 +37,7 @@ SIMULATED = many(12, 60)
 
 @pytest.mark.parametrize("seed", cases(range(5100, 5106), 3))
 def test_members_are_those_of_brute_force(seed: int) -> None:
-    case = small_case(seed)
+    case = small_case(seed, most=many(800, 3000))
     searched = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=3, memory=0)
     listed = members_by_bound(
         case.problem, case.facts, searched, capacity=CAPACITY, near_s=math.inf, most=EVERY

@@ -27,7 +27,7 @@ from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, rando
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
-EACH = many(6, 90)
+EACH = many(4, 90)
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
     RUNTIME,

@@ -40,7 +40,7 @@ from tests.strategy.zoo_models import encoder_decoder, hybrid
 from tests.tiers import in_both, many, numbers, seeds
 
 GRIDS = many(10, 500)
-BLOCK = 10
+BLOCK = many(6, 10)
 CATALOG = (
     "gemma-2-2b",  # tied
     "qwen2.5-0.5b",  # tied, two key heads

@@ -56,7 +56,7 @@ def zoo_problem(entry: ZooPlan) -> Problem:
 SMALL = [z for z in zoo() if z.trains and z.plan.devices <= 64]
 
 
-@pytest.mark.parametrize("entry", cases(SMALL, 35), ids=lambda z: z.name)
+@pytest.mark.parametrize("entry", cases(SMALL, 18), ids=lambda z: z.name)
 def test_every_breakdown_adds_up(entry: ZooPlan) -> None:
     problem = zoo_problem(entry)
     result = simulate_plan(problem, entry.plan)

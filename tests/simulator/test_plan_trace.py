@@ -49,7 +49,7 @@ def check(result: SimulatedPlan, trace: StepTrace) -> None:
         assert min(times.compute_s, times.communication_s, times.waiting_s) >= 0
 
 
-@pytest.mark.parametrize("case", cases(SMALL, 35), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(SMALL, 18), ids=lambda case: case.name)
 def test_zoo(case: ZooPlan) -> None:
     problem = problem_of(case)
     result = simulate_plan(problem, with_searched_orders(problem, case.plan))

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from shardwright.api.guide import make_guide
 from shardwright.api.guide.best_plan_of_request import BestPlan
-from shardwright.api.guide.make_guide import make_guide
+from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.training_rules_in_order import RULES
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (
@@ -30,8 +31,16 @@ def request(model: str, cluster: str, length: int = 4096, batch: int = 256) -> R
 
 @cache
 def rule_of(name: str, wanted: Request) -> Rule:
-    """One rule of a request's guide."""
-    return make_guide(wanted, rules=[rule for rule in RULES if rule.name == name]).rules[0]
+    """One rule of a request's guide, whose plans are searched once for all of its rules."""
+    rules = [rule for rule in RULES if rule.name == name]
+    return make_guide._judged_rules(_facts_of(wanted), rules, SEARCHES)[0][0]
+
+
+@cache
+def _facts_of(wanted: Request) -> RequestFacts:
+    found, _ = make_guide._best_plan(wanted, None)
+    SEARCHES.keep(wanted, found)
+    return facts_of_request(wanted, found, SEARCHES.best)
 
 
 def verdict(name: str, wanted: Request) -> Verdict:

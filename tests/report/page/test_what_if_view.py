@@ -38,7 +38,7 @@ from tests.report.page.page_numbers import require_numbers_of_document
 PINS = tuple(
     (axis, (value,))
     for axis, value in (
-        *(("cp", "1"), ("pp", "1"), ("mbs", "1"), ("zero", "1"), ("offload", "0")),
+        *(("tp", "1"), ("cp", "1"), ("pp", "1"), ("mbs", "1"), ("zero", "1"), ("offload", "0")),
         *(("recompute", "none"), ("tp_overlap", "none")),
     )
 )
@@ -179,7 +179,7 @@ def test_nothing_fits_at_the_request() -> None:
         cluster="h100-sxm:1",
         seq_len=8192,
         global_batch=4,
-        pins=PINS,
+        pins=tuple((axis, values) for axis, values in PINS if axis != "tp"),
     )
     content = to_json_value(what_if_axes(request), names={})
     text = page_of_view(content)

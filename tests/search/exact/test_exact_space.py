@@ -213,7 +213,7 @@ def test_other_orders_of_microbatches_are_no_better(
         for rows in (
             orders
             if len(orders) <= 500
-            else [*Random(7).sample(orders, many(20, 300)), *(r for r in orders if r in by_number)]
+            else [*Random(7).sample(orders, many(12, 300)), *(r for r in orders if r in by_number)]
         ):
             try:
                 step = simulate_plan(problem, with_order(plan, rows, microbatches)).step_time_s
@@ -359,12 +359,12 @@ def test_labels_tell_kinds_nodes_and_units_apart() -> None:
 def test_paths_are_bounds_of_steps() -> None:
     """The closed form is at most the longest path, and that at most the simulated step, of every
     order of random shapes."""
-    for number in numbers(1, 4, first=1):
+    for number in numbers(1, 4, first=2):
         instance = draw_instance(number)
         prices = StagePrices(problem=instance.problem, space=instance.space)
         generator = Random(number)
         found = list(partitions(instance.problem, instance.space, blocks=instance.blocks))
-        for partition in generator.sample(found, min(6, len(found))):
+        for partition in generator.sample(found, min(many(3, 6), len(found))):
             choices = prices.choices(partition)
             bounds = shape_bounds(choices, partition.microbatches)
             drawn = tuple(generator.choice(c.options) for c in choices)

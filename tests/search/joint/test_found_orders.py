@@ -104,7 +104,7 @@ def random_plan(
     return plan_of_cut(shaped, pipeline, tuple(cut))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", seeds(1, 40))
+@pytest.mark.parametrize("seed", seeds(1, 40, first=5))
 def test_bounds_hold_for_found_orders(
     seed: int, record_property: Callable[[str, object], None]
 ) -> None:
@@ -322,7 +322,7 @@ def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", seeds(3, 60))
+@pytest.mark.parametrize("seed", seeds(2, 60, first=1))
 def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     """The seconds and bytes that the search of orders weighs for a recompute are those of the plan
     that has it."""
@@ -365,7 +365,7 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     assert compared or not pipelines
 
 
-@pytest.mark.parametrize("seed", seeds(2, 40))
+@pytest.mark.parametrize("seed", seeds(1, 40, first=1))
 def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     """Activations of exactly the room fit, and a little more does not."""
     generator = random.Random(seed)

@@ -48,7 +48,7 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep
 from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit
 from tests.search.small_mixed import drawn_mixed, with_one_card, zoned
-from tests.tiers import random_of
+from tests.tiers import many, random_of
 
 BATCHES = (32, 48, 64)
 CORE = "core"
@@ -261,7 +261,7 @@ def told(found: Simulated) -> str:
 
 @pytest.mark.parametrize("number", [0, pytest.param(5, marks=pytest.mark.proof)])
 def test_members_of_the_declared_space_simulate_above_the_bound(number: int) -> None:
-    found = simulated(number, each=30)
+    found = simulated(number, each=many(12, 30))
     assert len(found.pipelines) >= 5
     assert len(found.grids) >= 5
     assert min(found.pipelines + found.grids) >= 1.0

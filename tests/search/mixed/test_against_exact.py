@@ -78,7 +78,7 @@ def best_of_both(problem: Problem) -> tuple[float, int]:
     return best, len(members)
 
 
-@pytest.mark.parametrize("number", seeds(1, 60))
+@pytest.mark.parametrize("number", seeds(1, 60, first=5))
 def test_the_bound_is_below_the_exact_optimum_and_the_plan_within_its_gap(
     number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -297,7 +297,7 @@ def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
     """Of a cluster of one kind: every number of nodes is accounted for, and no grid on any takes
     less than its range's bound."""
     most = many(2, 4)
-    problem = tiny(f"a100-sxm-40gb:{8 * most}/2usd", batch=16)
+    problem = tiny(f"a100-sxm-40gb:{8 * most}/2usd", batch=many(8, 16))
     found = find_for_goal(problem, Goal(objective="pareto"))
     ranges = part_of(found.certificate).alone
     least = valued_of(found).lower_bound

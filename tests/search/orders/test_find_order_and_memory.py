@@ -26,7 +26,7 @@ from shardwright.search.orders.named_schedules_with_same_placement import named_
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.memory_exact import exact_order_with_memory
 from tests.search.orders.replay import chain, problems, replay
-from tests.tiers import examples
+from tests.tiers import examples, many
 
 needs_solver = pytest.importorskip
 KEEP_ALL = MemoryOption(extra=0, held=8, stash=8)
@@ -78,7 +78,7 @@ def layer_options(count: int, *, stash: int = 0) -> list[MemoryOption]:
 def with_options(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
     """A random problem of any placement, three options a chunk, and room for somewhere between the
     leanest and everything."""
-    problem = draw(problems(most_ranks=3, most_microbatches=4))
+    problem = draw(problems(most_ranks=3, most_microbatches=many(3, 4)))
     return replace(problem, limit=problem.limit + draw(st.integers(0, 20))), draw_options(
         draw, problem
     )
@@ -86,13 +86,13 @@ def with_options(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]
 
 @st.composite
 def tiny(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
-    """Two ranks and two microbatches, three options each."""
+    """Two ranks and two microbatches, two options each (three in a proof)."""
     times = {
         name: [[draw(st.integers(1, 9)), draw(st.integers(1, 9))]]
         for name in ("forward", "input", "weight")
     }
     problem = chain(2, 2, **times, send=draw(st.integers(0, 3)), limit=draw(st.integers(6, 24)))
-    return problem, draw_options(draw, problem)
+    return problem, draw_options(draw, problem, many(2, 3))
 
 
 def fits(

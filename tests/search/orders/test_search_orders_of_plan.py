@@ -97,7 +97,7 @@ def test_no_named_order_that_fits_is_faster(block: int) -> None:
     """Of random plans, with room to spare and with little: the found order is legal and no slower
     than any named one that fits."""
     compared, seed = 0, block
-    while compared < many(20, 40):
+    while compared < many(10, 40):
         seed += 3
         generator = random.Random(seed)
         problem = small_problem(generator)

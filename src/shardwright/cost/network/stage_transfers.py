@@ -5,7 +5,7 @@ Bytes of the busiest device, and the collectives around the messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -214,7 +214,14 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
     Args:
         scale: bytes of an element, times the share of the sequence that is at work.
     """
-    seconds = 0.0
+    return crossing_seconds_by_scale(problem, messages, scales=(scale,))[0]
+
+
+def crossing_seconds_by_scale(
+    problem: Problem, messages: Messages, *, scales: Sequence[float]
+) -> list[float]:
+    """`crossing_seconds` for each of several bytes an element."""
+    most, latency_s, bandwidth = 0, 0.0, 1.0
     if len(messages.sends):
         source, target, elements = messages.sends.T
         most = int(max(np.bincount(source, elements).max(), np.bincount(target, elements).max()))
@@ -225,17 +232,17 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
         latency_s, bandwidth = _latency_and_rate(
             problem, messages, all_messages, all_messages, level=level, most_elements=most
         )
-        seconds = latency_s + float(most * scale) / bandwidth
     all_collectives = [
         (kind, tuple(d + messages.base for d in group), size)
         for kind, group, size in messages.collectives
     ]
-    return seconds + around_seconds(
-        problem,
-        all_collectives,
-        frozenset(d for _, group, _ in all_collectives for d in group),
-        scale=scale,
-    )
+    around = frozenset(d for _, group, _ in all_collectives for d in group)
+    return [
+        latency_s
+        + float(most * scale) / bandwidth
+        + around_seconds(problem, all_collectives, around, scale=scale)
+        for scale in scales
+    ]
 
 
 def around_seconds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +57,7 @@ def load_model(name_or_path: str) -> Model:
     """
     entry = _find_entry(name_or_path)
     if entry is not None:
-        return model_from_config(entry.config, name=entry.names[0])
+        return _catalog_model(entry.names[0])
     path = Path(name_or_path)
     try:
         folder = path.is_dir()
@@ -69,8 +70,13 @@ def load_model(name_or_path: str) -> Model:
     looks_like_file = name_or_path.endswith(".json") or name_or_path.count(os.sep) > 1
     if file or looks_like_file:
         return load_config(path)
-    entry = catalog_entry(name_or_path)
-    return model_from_config(entry.config, name=entry.names[0])
+    return _catalog_model(catalog_entry(name_or_path).names[0])
+
+
+@lru_cache(maxsize=256)
+def _catalog_model(name: str) -> Model:
+    """Model of the catalog's entry of a name, built once (cached)."""
+    return model_from_config(_BY_NAME[name].config, name=name)
 
 
 def _find_entry(name: str) -> CatalogEntry | None:

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.cost.network.list_stage_edges_of_lane_with_messages import lane_edges
 from shardwright.cost.network.networks_of_plan_devices import working_problem
-from shardwright.cost.network.stage_transfers import crossing_seconds
+from shardwright.cost.network.stage_transfers import crossing_seconds_by_scale
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import plan_stages, working_devices
 from shardwright.program.training_problem import Problem
@@ -109,15 +109,10 @@ def _pair_seconds(
     # Other devices on their nodes may be idle.
     problem = working_problem(problem, working_devices(Same(placed)))
     element = problem.job.activation.bits // 8
-    return np.array(
-        [
-            [
-                sum(
-                    crossing_seconds(problem, messages, scale=element * size / samples)
-                    for messages in way
-                )
-                for way in ([e.forward for e in edges], [e.backward for e in edges])
-            ]
-            for size in sizes
-        ]
-    )
+    scales = [element * size / samples for size in sizes]
+    both_ways = ([e.forward for e in edges], [e.backward for e in edges])
+    seconds = [
+        [crossing_seconds_by_scale(problem, messages, scales=scales) for messages in way]
+        for way in both_ways
+    ]
+    return np.array([[sum(s[n] for s in way) for way in seconds] for n in range(len(sizes))])
