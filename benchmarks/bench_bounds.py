@@ -10,11 +10,11 @@ from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
 GPT3 = Request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.search_request import Request
 

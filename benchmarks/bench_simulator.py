@@ -6,7 +6,7 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.search.search_request import Request
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate
-from shardwright.simulator.plan_simulation import lower, plan_of_grid, simulate_grid
+from shardwright.simulator.simulate_plan import lower, plan_of_grid, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 

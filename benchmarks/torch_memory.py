@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Any, Final
 
-from shardwright.simulator.plan_simulation import footprint_of_grid
+from shardwright.simulator.simulate_plan import footprint_of_grid
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.units import GIB
 from tests.torch_checks import ours

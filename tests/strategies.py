@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
-from shardwright.model.blocks.dense_operators import attention_operators, norm, residual
+from shardwright.model.blocks.dense_transformer_operators import attention_operators, norm, residual
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run

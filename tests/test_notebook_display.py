@@ -24,7 +24,7 @@ from shardwright.api.report.notebook_cards.register_notebook_formatters import (
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_layer_cut_and_schedule_search import plan_joint
 from shardwright.api.simulate_deployment import serve_simulate
-from shardwright.api.trace_step import trace
+from shardwright.api.trace_simulated_step import trace
 from shardwright.cost.step.dollars_and_joules import Spending
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import stored_answer

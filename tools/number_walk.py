@@ -49,14 +49,14 @@ from shardwright.program.stages.stage_segments import Segment, plan_stages
 from shardwright.program.training_problem import Problem
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.action_order_arrays import KINDS
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_request import Request
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.peak_device_memory import plan_memory
-from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_to_plan import plan_of

@@ -23,9 +23,9 @@ from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured impo
     DECODE_LAUNCHES,
     DECODE_TILE,
 )
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
+from shardwright.model.absorbed_latent_attention_sizes import LatentSizes
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.model.latent_attention_sizes import LatentSizes
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEY_HEADS = (1, 2, 4, 8)

@@ -28,7 +28,7 @@ from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.measured_serving_kernels import octave_grid
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 
 JUDGED = 1000
 M = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

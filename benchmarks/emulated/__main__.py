@@ -18,7 +18,7 @@ from benchmarks.emulated.reach import Priced, collectives, reach_of
 from benchmarks.emulated.results import line, page
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach, Setting
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from shardwright.strategy.text.print_plan import print_plan
 
 WARM: Final = 1

@@ -17,7 +17,11 @@ import torch.distributed as dist
 
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
-from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, PartOfBox
+from shardwright.execute.device_state.parameter_views_of_flat_buckets import (
+    BucketBox,
+    FlatBucket,
+    PartOfBox,
+)
 from shardwright.execute.device_state.stored_parameter_parts import (
     Key,
     ParameterStore,

@@ -21,7 +21,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 

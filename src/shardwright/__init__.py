@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from shardwright.api.compare_plan_with_strategy import why as why
+    from shardwright.api.explain_why_not_other_strategy import why as why
     from shardwright.api.searches.grid_search import check as check
     from shardwright.api.searches.grid_search import plan as plan
     from shardwright.api.searches.joint_layer_cut_and_schedule_search import (
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "simulation": "shardwright.api.simulate_strategy_and_verify_stored",
     "serve_simulate": "shardwright.api.simulate_deployment",
     "check": "shardwright.api.searches.grid_search",
-    "why": "shardwright.api.compare_plan_with_strategy",
+    "why": "shardwright.api.explain_why_not_other_strategy",
     "what_if": "shardwright.api.what_if.search_best_plans_along_axis",
     "break_even": "shardwright.api.what_if.search_best_plans_along_axis",
     "validate": "shardwright.validation.validate_tables",

@@ -25,7 +25,7 @@ from numba.np import numpy_support
 from numba.np.arrayobj import populate_array
 
 from shardwright.built_kernels import source_digest
-from shardwright.numba_part_compiler import Whole
+from shardwright.numba_link_time_optimization import Whole
 from shardwright.numba_tuples_by_reference import Reference, passed
 
 types: Any = numba_types

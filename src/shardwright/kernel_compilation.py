@@ -40,10 +40,11 @@ that every process compiles its own.
 """
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 NUMBA_RELEASES = ("0.68",)
-"""Releases of numba whose private classes `numba_part_compiler` and `numba_tuples_by_reference`
-use. The extra `dev` pins the same release, because the extension of built kernels is made with
-them. Any other release gives the same results, and takes 12 % more CPU time to compile the kernels
-of a first plan (9.6 against 8.6 s) and 6 % more in each later plan (1.66 against 1.56 s).
+"""Releases of numba with the private classes that `numba_link_time_optimization` and
+`numba_tuples_by_reference` use. The extra `dev` pins the same release, because the extension of
+built kernels is made with them. Any other release gives the same results, and takes 12 % more CPU
+time to compile the kernels of a first plan (9.6 against 8.6 s) and 6 % more in each later plan
+(1.66 against 1.56 s).
 """
 _numba: Any = None
 _parts: Any = None
@@ -84,7 +85,7 @@ def _import_numba() -> None:
     _numba = import_module("numba")
     if _numba.__version__.rpartition(".")[0] in NUMBA_RELEASES:
         _parts, _references = (
-            import_module("shardwright.numba_part_compiler"),
+            import_module("shardwright.numba_link_time_optimization"),
             import_module("shardwright.numba_tuples_by_reference"),
         )
         for one in _passed_by_reference:
@@ -294,7 +295,7 @@ def inner(function: _F) -> _F:
 
     It makes no arrays, and a call from Python crashes: the entry point for Python is most of a
     small function's compile time. Its machine code is made and kept within its callers'
-    (`numba_part_compiler`).
+    (`numba_link_time_optimization`).
     """
     if form == "built":
         return cast(

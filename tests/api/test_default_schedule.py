@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.explain_why_not_other_strategy import why
 from shardwright.api.simulate_strategy_and_verify_stored import simulation, verify
 from shardwright.files.plan_and_simulation_file_contents import stored_simulation
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names

@@ -19,11 +19,11 @@ from shardwright.api.searches.robust_search_over_cluster_scenarios import plan_r
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import under
 from shardwright.search.grid import build_error_where_nothing_fits as infeasible_hints
-from shardwright.search.grid.bounds import bounded_members
+from shardwright.search.grid.bounds import members_with_time_and_memory
 from shardwright.search.grid.members.grid_search_space import supported_option_parts
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
@@ -162,7 +162,9 @@ def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would fit is not looked for where nothing does, and the member that lacks least is one
     of few: it takes longer than all else here."""
     monkeypatch.setattr(infeasible_hints, "_fitting_changes", lambda *_: ([], True))
-    monkeypatch.setattr(bounded_members, "MOST_EXACT", many(4, bounded_members.MOST_EXACT))
+    monkeypatch.setattr(
+        members_with_time_and_memory, "MOST_EXACT", many(4, members_with_time_and_memory.MOST_EXACT)
+    )
 
 
 @in_both

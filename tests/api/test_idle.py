@@ -13,7 +13,7 @@ from shardwright.api.searches.nearby_batches_and_devices import MIN_GAIN
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import limit_devices
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 
 ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:72", seq_len=4096, global_batch=64)
 """Nine nodes and a batch that nine does not divide."""

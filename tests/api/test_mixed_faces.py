@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.compare_strategies_and_clusters import compare
+from shardwright.api.explain_why_not_other_strategy import why
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.hardware.catalog.list_prices import cluster_prices
 from shardwright.hardware.cluster_expression import parse_cluster

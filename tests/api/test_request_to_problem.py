@@ -22,7 +22,7 @@ from shardwright.hardware.scale_network_limit_devices_reserve_memory import scal
 from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, load_runtime, runtime_names
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=64)

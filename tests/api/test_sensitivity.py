@@ -17,11 +17,11 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches import grid_search
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
 from shardwright.search.grid.find_best_grid import find, search_and_answer
-from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.grid_search_space import option_part_of_grid
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import full_meshes, idle_meshes
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import limit_of
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from tests.tiers import chosen
 
 REQUESTS = [

@@ -16,7 +16,7 @@ import pytest
 
 from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
-from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api import verify_plan_file_by_repetition as verify_stored_answers
 from shardwright.api.exports import exportable_frameworks as frameworks_for_plan
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.launches import launch_advice

@@ -19,7 +19,7 @@ from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.cli.terminal.output_and_progress import show as show_on_screen
 from shardwright.cli.verb_table import VERBS
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from tests.cli.screens import CATALOGS, SCREENS, answering, own_screens, write_files
 from tests.golden.files import assert_golden
 from tests.registries import place, require_files, require_same_members

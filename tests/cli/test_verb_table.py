@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
-from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api import verify_plan_file_by_repetition as verify_stored_answers
 from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
 from shardwright.api.searches import grid_search
 from shardwright.cli.main import help_text, run

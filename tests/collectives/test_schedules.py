@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
-from shardwright.collectives.algorithm_costs.straggler_all_reduce import late_schedule
+from shardwright.collectives.algorithm_costs.straggler_aware_all_reduce import late_schedule
 from shardwright.collectives.algorithm_registry import (
     LIBRARIES,
     SCHEDULED,

@@ -13,7 +13,7 @@ from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
 from shardwright.collectives.messages.compute_fastest_spanning_tree_degrees import packing_of
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import network_levels, network_units
+from shardwright.hardware.cluster_network_levels import network_levels, network_units
 
 MIXED = "a100-sxm-80gb:16+h100-sxm:16"
 

@@ -74,7 +74,7 @@ def test_only_the_head_changes_and_only_cut_cross_entropy_makes_logits_again(bas
 
 
 def test_the_bound_has_the_same_bytes_as_the_plan() -> None:
-    from shardwright.simulator.plan_simulation import simulate_grid
+    from shardwright.simulator.simulate_plan import simulate_grid
 
     for base in BASES:
         for loss in ("liger", "cut", "chunked", "parts"):

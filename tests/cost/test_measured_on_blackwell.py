@@ -28,7 +28,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     ElementKernels,
     ExpertDispatch,
 )
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.network.test_disable_fused_overlap_beyond_nvlink import (
     HEAD,

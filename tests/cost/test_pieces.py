@@ -15,7 +15,7 @@ from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares impo
     LISTED_GATHER_OPERATORS,
     LISTED_REDUCE_OPERATORS,
 )
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import SyncTable
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
     axes_of,
@@ -30,7 +30,7 @@ from shardwright.kernel_compilation import python_form
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.units import MIB
 from tests.cost.prices import price_grid, rows_of

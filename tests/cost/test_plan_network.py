@@ -16,7 +16,7 @@ from shardwright.cost.network.networks_of_plan_devices import (
 )
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import network_levels
+from shardwright.hardware.cluster_network_levels import network_levels
 from shardwright.program.stages.stage_messages import Messages
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense

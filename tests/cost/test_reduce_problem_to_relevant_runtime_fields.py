@@ -19,7 +19,7 @@ from shardwright.dtype import Dtype
 from shardwright.errors import RuntimeModelError
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.jobs import training_job

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import SyncTable
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.program.training_problem import Problem

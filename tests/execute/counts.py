@@ -26,6 +26,7 @@ from shardwright.execute.numerics.attention.attention_by_key_block import attend
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.model_with_divided_widths import narrowest_model
@@ -37,7 +38,6 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
 from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

@@ -19,7 +19,7 @@ from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.plan_simulation import lower
+from shardwright.simulator.simulate_plan import lower
 from tests.execute.small_plans import DENSE4, Small
 
 

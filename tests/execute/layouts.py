@@ -6,7 +6,7 @@ from random import Random
 
 import torch
 
-from shardwright.execute.redistribution.redistribute_tensors import (
+from shardwright.execute.redistribution.run_layout_transition import (
     Tensors,
     receive_edge,
     redistribute,

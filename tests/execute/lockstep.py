@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.transport.communication_requests import GroupExchange, Reduce, Reduction
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim

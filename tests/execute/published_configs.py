@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import torch
 
-from shardwright.execute.training.image_arrays_and_patches import has_grid
+from shardwright.execute.training.open_image_arrays_and_cut_patches import has_grid
 from shardwright.job.training_job import SequenceLength
 from shardwright.model.ir.model_graph import Model
 from tests.execute.image_batches import SQUARE, with_images

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.redistribution.redistribute_tensors import Tensors
+from shardwright.execute.redistribution.run_layout_transition import Tensors
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import (
     GroupExchange,

@@ -20,7 +20,7 @@ from shardwright.execute.native.ring_attention import Ring, attend_over_ring
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
-from shardwright.model.blocks.dense_operators import core_operator
+from shardwright.model.blocks.dense_transformer_operators import core_operator
 from shardwright.model.ir.operator import AttentionShape, Operator
 from shardwright.program.layout.tensor_layout import Indices
 from tests.execute.lockstep import place_of

@@ -15,7 +15,7 @@ from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.serve.iterations_on_workers import Server, TaskRunner, create_server
 from shardwright.execute.serve.padded_iteration_rows import RequestPart
-from shardwright.execute.serve.served_text_decoder import served_model
+from shardwright.execute.serve.remove_prediction_modules_and_check_model import served_model
 from shardwright.execute.serve.serving_worker import CacheSize
 from shardwright.execute.serve.undivided_model_logits import unsplit_logits
 from shardwright.model.families.huggingface_config import model_from_config

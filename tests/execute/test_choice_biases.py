@@ -42,7 +42,7 @@ from shardwright.execute.training.router_bias_updates import updated_bias
 from shardwright.execute.weights.checkpoint_to_hugging_face_weights import write_checkpoint_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.find_balanced_routers_and_selection_biases import selection_biases
+from shardwright.model.find_routers_with_balancing_loss_or_biases import selection_biases
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan

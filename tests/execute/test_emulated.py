@@ -24,7 +24,7 @@ from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.small_plans import PLANS, Small
 

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.flat_buckets import flat_bucket
+from shardwright.execute.device_state.parameter_views_of_flat_buckets import flat_bucket
 from shardwright.execute.device_state.stored_parameter_parts import (
     ParameterStore,
     StoredParameter,

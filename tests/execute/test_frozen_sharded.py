@@ -32,9 +32,9 @@ from shardwright.program.stages.held_parameters import held_by_families
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
-from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.plan_stages_edges_rows_and_device_classes import summings_of
+from shardwright.simulator.resolve_stages_edges_and_device_classes import summings_of
+from shardwright.simulator.simulate_plan import simulate_plan
+from shardwright.simulator.traffic.bytes_sent_per_device_by_class import plan_traffic
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid

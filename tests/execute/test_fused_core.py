@@ -22,7 +22,7 @@ from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
     merge_key_block,
 )
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense_operators import core_operator
+from shardwright.model.blocks.dense_transformer_operators import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.program.layout.tensor_layout import Indices, count
 from tests.execute.lockstep import place_of, run

@@ -17,7 +17,7 @@ from shardwright.execute.numerics.norms import norm_operator as norm
 from shardwright.execute.numerics.norms.fused_norms import is_fused_norm
 from shardwright.execute.numerics.norms.norm_groups_gain_and_bias_of_one_extent import ExtentNorm
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense_operators import norm as norm_operator
+from shardwright.model.blocks.dense_transformer_operators import norm as norm_operator
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter

@@ -31,7 +31,10 @@ from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, r
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.training.image_arrays_and_patches import image_patches, open_images
+from shardwright.execute.training.open_image_arrays_and_cut_patches import (
+    image_patches,
+    open_images,
+)
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled_projector import pooled_operators
 from shardwright.model.catalog.load_model_by_name import catalog_entry

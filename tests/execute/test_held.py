@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.launch import peak_memory
-from shardwright.execute.launch.peak_memory import EVERY_S, watch_memory
+from shardwright.execute.launch import watch_peak_memory_of_process as peak_memory
+from shardwright.execute.launch.watch_peak_memory_of_process import EVERY_S, watch_memory
 
 SIZE = 64 * 2**20
 

@@ -20,7 +20,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     single_device_plan,
 )
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.image_arrays_and_patches import image_patches
+from shardwright.execute.training.open_image_arrays_and_cut_patches import image_patches
 from shardwright.execute.training.token_batches import TokenBatches, open_tokens
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

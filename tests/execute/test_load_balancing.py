@@ -34,7 +34,7 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.multi_token_prediction import without_predictors
 from shardwright.model.families.fields.router_loss_and_noise_fields import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.find_balanced_routers_and_selection_biases import balanced_routers
+from shardwright.model.find_routers_with_balancing_loss_or_biases import balanced_routers
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.plan.plan import Plan

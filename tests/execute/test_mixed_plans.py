@@ -14,7 +14,7 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.search_answer import GeneralAnswer

@@ -30,7 +30,7 @@ from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cuts_in_placement_tree import Cell
 from shardwright.program.layout.device_parts_of_dims import token_box
-from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import indices
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid

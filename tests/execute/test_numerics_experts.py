@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import RoutedTokens
 from shardwright.execute.numerics.base.top_k_experts import chosen_experts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import RoutedTokens
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import ExpertShape

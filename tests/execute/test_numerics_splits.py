@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.model.blocks.dense_blocks import embedding_block, head_block
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     QkNorm,
     attention_operators,
     core_operator,

@@ -13,7 +13,7 @@ from shardwright.execute.numerics.attention.image_token_mask import (
     same_image_mask,
 )
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense_operators import core_operator
+from shardwright.model.blocks.dense_transformer_operators import core_operator
 from shardwright.model.ir.operator import AttentionShape
 from tests.execute.lockstep import alone, place_of
 

@@ -34,7 +34,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.peak_device_memory import plan_memory
-from shardwright.simulator.plan_simulation import lower
+from shardwright.simulator.simulate_plan import lower
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.trained import train
 from tests.tiers import chosen

@@ -21,7 +21,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.training.image_arrays_and_patches import image_patches
+from shardwright.execute.training.open_image_arrays_and_cut_patches import image_patches
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights

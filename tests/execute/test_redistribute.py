@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.copy_overlap_of_tensor_boxes import overlap
 from shardwright.execute.redistribution.device_transition_steps import device_moves
-from shardwright.execute.redistribution.redistribute_tensors import redistribute
+from shardwright.execute.redistribution.run_layout_transition import redistribute
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.program.layout.tensor_layout import Holding, Layout

@@ -18,6 +18,7 @@ from shardwright.execute.numerics.attention.indexer_key_block_selection import (
     select_key_blocks,
     selected_mask,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
 from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
@@ -27,7 +28,6 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     step_differences,
 )
 from shardwright.execute.training.prepare_work_shared_by_devices import prepare_step
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config

@@ -12,7 +12,7 @@ from shardwright.execute.device_state.stored_parameter_parts import seeded
 from shardwright.execute.serve.cached_operators import LatentReads
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.padded_iteration_rows import RequestPart, padded_rows
-from shardwright.execute.serve.served_text_decoder import require_served
+from shardwright.execute.serve.remove_prediction_modules_and_check_model import require_served
 from shardwright.execute.serve.serving_worker import CacheSize
 from shardwright.execute.serve.undivided_model_logits import unsplit_logits
 from shardwright.model.decode_state import Lifetime, decode_states

@@ -22,7 +22,7 @@ from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense_operators import core_operator, distance_table
+from shardwright.model.blocks.dense_transformer_operators import core_operator, distance_table
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator
 from shardwright.program.layout.tensor_layout import Indices
 from tests.execute.lockstep import made_weights, place_of, run

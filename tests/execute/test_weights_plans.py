@@ -23,7 +23,7 @@ from shardwright.execute.training.device_training_state import (
 )
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
-from shardwright.execute.weights.read_settings_from_config import stored_settings
+from shardwright.execute.weights.read_numerical_settings_from_config import stored_settings
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob

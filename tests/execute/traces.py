@@ -11,7 +11,7 @@ from shardwright.files.trace_file import trace_text
 from shardwright.program.step_trace import Origin, StepTrace, Track
 from shardwright.program.timeline_message_pairs import messages
 from shardwright.program.traced_device_seconds_by_activity import ComparedTraces, compared_traces
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import TOKENS, Small

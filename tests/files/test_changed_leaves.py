@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from shardwright.api import table_of_general_plan_searches as general_searches
-from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api import verify_plan_file_by_repetition as verify_stored_answers
 from shardwright.api.searches import grid_search
 from shardwright.cli.main import run
 from shardwright.errors import DataError, ShardwrightError

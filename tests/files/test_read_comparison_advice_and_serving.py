@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.comparison_advice_and_serving_contents import (
+from shardwright.files.comparison_advice_serving_document_classes import (
     StoredAdvice,
     StoredComparison,
     StoredServing,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.trace_step import trace as simulated
+from shardwright.api.trace_simulated_step import trace as simulated
 from shardwright.errors import DataError
 from shardwright.files.trace_file import parse_traces, read_measured, read_traces, trace_text
 from shardwright.program.step_trace import Origin, Sample, StepTrace, TracedDevice, Track

@@ -29,7 +29,7 @@ from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.comparison_advice_and_serving_contents import StoredAdvice
+from shardwright.files.comparison_advice_serving_document_classes import StoredAdvice
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, question_digest
 from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
@@ -47,7 +47,7 @@ from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
     scale_cluster,
     split_scale_factors,
 )
-from shardwright.job.serving_workload_formats_and_objectives import ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.freeze_parameters_or_add_lora import trained

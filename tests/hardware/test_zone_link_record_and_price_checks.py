@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import (
+from shardwright.hardware.cluster_network_levels import (
     level_between,
     network_levels,
     network_units,

@@ -10,7 +10,7 @@ from shardwright.job.number_formats_of_published_checkpoints import (
     find_checkpoint,
     plain_precision,
 )
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.model.catalog.load_model_by_name import catalog_entry
 
 

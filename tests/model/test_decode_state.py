@@ -2,10 +2,10 @@
 
 import pytest
 
+from shardwright.model.absorbed_latent_attention_sizes import latent_of
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT
-from shardwright.model.latent_attention_sizes import latent_of
 from shardwright.serving.step_times.build_step_table import block_uses
 
 

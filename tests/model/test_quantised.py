@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.fields.weight_quantization import stored_format
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.stored_format_of_checkpoint import StoredFormat
+from shardwright.model.ir.checkpoint_number_formats import StoredFormat
 from tests.tiers import examples
 
 LLAMA: dict[str, Any] = {

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from shardwright.program.backward_piece_awaited_by_reduction import BlockRange, last_piece
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import cases, seeds
 

@@ -16,7 +16,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     stage_cells,
 )
 from shardwright.program.layout.device_parts_of_dims import token_box
-from shardwright.program.layout.index_cuts import (
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import (
     AxisStep,
     covered_runs,
     cut,

@@ -13,8 +13,8 @@ from shardwright.errors import UsageError
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.text.grid_notation import parse_grid

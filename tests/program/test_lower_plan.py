@@ -11,8 +11,8 @@ import pytest
 from shardwright.program import lower_plan_to_tasks
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
-from shardwright.simulator import plan_simulation
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator import simulate_plan as plan_simulator
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.search.problems import real_problem
 from tests.simulator.general import run_text, two_stages
@@ -188,7 +188,7 @@ def test_plans_with_equal_tasks_share_them_and_no_others_do() -> None:
     assert shared == list(words.values())
     for grid, found in zip(grids, together, strict=True):
         lower_plan_to_tasks._tasks_of.cache_clear()
-        plan_simulation._program.cache_clear()
+        plan_simulator._program.cache_clear()
         alone = simulate_grid(problem, grid)
         assert alone.step_time_s == found.step_time_s
         for arrays in ("templates", "instances"):

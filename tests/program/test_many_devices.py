@@ -25,7 +25,7 @@ from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.stages.device_equivalence_traits import Trait, message_traits, reach_trait
 from shardwright.program.stages.stage_messages import Messages
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.plan.operator_split_tree import devices_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import cluster_of, problem_of

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.program.stages import gradient_sum_groups_as_arrays as parameter_reductions
+from shardwright.program.stages import find_gradient_sum_groups as parameter_reductions
 from shardwright.program.stages.device_shares_of_parameter_use import ParameterUse
-from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.program.stages.find_gradient_sum_groups import Sums
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import general_plan
 from shardwright.search.mixed.plans.plan_search_state import simulate_feasible
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts

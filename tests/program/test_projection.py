@@ -21,7 +21,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     regular_levels,
     stage_cells,
 )
-from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+from shardwright.program.layout.group_devices_by_parts_of_dims import (
     PARTS,
     TOKENS,
     projection,

@@ -10,7 +10,7 @@ from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure, on_replica
 from shardwright.program.layout.stage_devices_that_share_samples import replica
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from tests.simulator.test_folding import drawn
 from tests.tiers import in_both, many, random_of
 

@@ -10,7 +10,7 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.api.simulate_strategy_and_verify_stored import simulation
 from shardwright.search.answer_summary_text import kept_free, verdict
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB
 from tests.cli.answers import PREDICTION

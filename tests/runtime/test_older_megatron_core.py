@@ -20,7 +20,7 @@ from shardwright.search.grid.members.enumerate_members import enumerate_members,
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
+from shardwright.simulator.simulate_plan import plan_of_grid, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 RELEASES = tuple(f"megatron-core-0.{n}" for n in range(5, 13))

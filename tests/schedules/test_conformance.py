@@ -22,7 +22,7 @@ from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.format_action import format_action
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
-from shardwright.schedules.table_picture import draw
+from shardwright.schedules.table_text_picture import draw
 from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.strategy.plan.pipeline_order import actions_of
 from tests.registries import place

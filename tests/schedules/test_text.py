@@ -17,7 +17,7 @@ from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
 )
 from shardwright.schedules.format_action import format_action
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.schedules.table_picture import draw
+from shardwright.schedules.table_text_picture import draw
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.tiers import examples

@@ -18,7 +18,7 @@ from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.errors import StrategyError
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts

@@ -20,7 +20,7 @@ from shardwright.search.grid.bounds.preload_kernels_before_search import load_ke
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 ASKED = Request(

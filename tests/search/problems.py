@@ -10,7 +10,7 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
-from shardwright.model.blocks.dense_operators import attention_operators, norm, residual
+from shardwright.model.blocks.dense_transformer_operators import attention_operators, norm, residual
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import INPUT, Block
@@ -20,9 +20,9 @@ from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import Members, enumerate_members
 from shardwright.search.grid.members.grid_search_space import Space, on_all_devices
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import idle_meshes
 from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
     standard_space,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import relaxed_bounds
 from shardwright.search.grid.find_best_grid import certify
-from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import full_meshes, idle_meshes
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import Limit
 from shardwright.search.universal_time_bound import universal_bound

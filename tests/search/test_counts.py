@@ -17,9 +17,9 @@ from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Runtime
-from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.search.grid.members.grid_search_space import supported_option_parts
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import full_meshes, idle_meshes
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.expert_mesh import FOLDED, fold, mesh_folds

@@ -11,7 +11,7 @@ from shardwright.search.grid.members.enumerate_members import (
     enumerate_members,
     member_grid,
 )
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.parallelism_grid import Grid

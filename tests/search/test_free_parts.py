@@ -14,7 +14,7 @@ from shardwright.program.problem_where_step_part_takes_no_time import (
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import limit_of
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.brute import count, judge

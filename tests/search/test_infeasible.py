@@ -11,7 +11,7 @@ from shardwright.hardware.scale_network_limit_devices_reserve_memory import smal
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid import build_error_where_nothing_fits as infeasible_hints
-from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space, smallest
 from shardwright.search.grid.changes_of_infeasible_request import least_memory_space, same_choices
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.grid_search_space import AXES, on_all_devices

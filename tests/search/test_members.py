@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.search.grid.bounds.bounded_members import bound_space
-from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import idle_meshes
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space

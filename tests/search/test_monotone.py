@@ -23,11 +23,11 @@ from shardwright.search.exact.exact_space import ExactSpace, partitions
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.lane_shapes_without_order_and_bounds import LanePrices
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
+from shardwright.search.exact.stage_of_block_range import chain_blocks
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
+from shardwright.simulator.simulate_plan import simulate_grid, simulate_plan
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from tests.search.exact.brute_lanes import draw_lanes, every_member, written
 from tests.search.small_mixed import drawn_mixed, faster, grown, tiered, with_a_faster_link, zoned

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.hardware.cluster import Cluster, NodeTier
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from tests.search.problems import Case, facts_of, small_case
 from tests.search.test_optimal import assert_answer_is_best
 from tests.simulator.test_bounds import NARROW, WIDE, around, assert_in_order, drawn

@@ -19,7 +19,6 @@ from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.search.grid.members.default_runtime_and_recompute_options import searched_options
-from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.grid.members.grid_search_space import (
     AXES,
@@ -27,6 +26,7 @@ from shardwright.search.grid.members.grid_search_space import (
     supported_option_parts,
     with_options,
 )
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import idle_meshes
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,

@@ -10,12 +10,12 @@ import pytest
 
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.errors import InfeasibleError
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import idle_meshes
 from shardwright.search.search_answer import Answer
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -11,7 +11,7 @@ from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of
 from shardwright.search.grid.bounds.layer_times_with_nearest_placement import near_layers
 from shardwright.search.grid.bounds.mesh_bounds import MARGIN, mesh_bounds
 from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import NO_ROOM, relaxed_bounds
-from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import full_meshes, idle_meshes
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_request import Request
 from tests.search.problems import small_case

@@ -20,7 +20,7 @@ from shardwright.search.grid.members.pinned_and_excluded_values import restricte
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.grid.verify_certificate import recheck
 from shardwright.search.search_time_limit import Limit
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.problems import facts_of, real_problem

@@ -8,7 +8,7 @@ import pytest
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.strategy_rank_bytes import step_bytes_before_ordering
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.bounds.peak_memory_bounds import Peaks
 from shardwright.search.grid.members.enumerate_members import member_grid
 from tests.search.problems import small_case

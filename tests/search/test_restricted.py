@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError, UsageError
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import limit_devices
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space

@@ -24,7 +24,7 @@ from shardwright.search.grid.members_by_bound_with_front_and_sample import (
     near_members,
 )
 from shardwright.search.grid.search_by_mesh import search
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.canonical_grid import canonical
 from tests.search.brute import count
 from tests.search.problems import small_case

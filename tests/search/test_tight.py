@@ -12,14 +12,14 @@ from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.training_problem import under
 from shardwright.search.grid import search_overlapped_and_two_lane_schedules as overlapped_schedules
-from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.member_price_tables import prepare
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import kernel_seconds_per_rank
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 from tests.tiers import in_both, many, random_of
 

@@ -19,7 +19,7 @@ from shardwright.search.grid import gain_of_unsearched_options as unsearched_opt
 from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.grid.neighbour_strategies import simulated_change
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 

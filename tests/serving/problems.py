@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     Lengths,
     NumberFormat,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     Lengths,
     Poisson,

@@ -14,7 +14,7 @@ from shardwright.cost.inference.block_forward_without_context_attention import (
     joined_norms,
 )
 from shardwright.cost.inference.engine_collectives import engine_networks
-from shardwright.job.serving_workload_formats_and_objectives import Precision
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Precision
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import Block
 from shardwright.serving.deployments.worker_pools import Worker

@@ -8,7 +8,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     Poisson,
     ServingJob,

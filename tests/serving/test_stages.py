@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ClosedLoop, ServingJob
 from shardwright.runtime.serving_engines.engine_defaults_on_device import (
     EngineSite,
     engine_on_device,

@@ -7,7 +7,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, ServingJob, Trace
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
+    ClosedLoop,
+    ServingJob,
+    Trace,
+)
 from shardwright.runtime.serving_engines.engine_options import engine_with_options
 from shardwright.runtime.serving_engines.engine_registry import load_engine
 from shardwright.runtime.serving_engines.serving_engine import Batching

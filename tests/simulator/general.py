@@ -13,8 +13,8 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator import plan_simulation
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
+from shardwright.simulator import simulate_plan as plan_simulator
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.jobs import training_job
@@ -73,7 +73,7 @@ def simulate_with(
     problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts]
 ) -> SimulatedPlan:
     """The grid with changed prices of every family."""
-    price = plan_simulation.price_stages
+    price = plan_simulator.price_stages
 
     def changed(*asked: object) -> StageCosts:
         costs = price(*asked)  # type: ignore[arg-type]
@@ -85,5 +85,5 @@ def simulate_with(
         return replace(costs, families=families, pieces=pieces)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_simulation, "price_stages", changed)
+        patch.setattr(plan_simulator, "price_stages", changed)
         return simulate_grid(problem, grid)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from shardwright.arrays import IntArray
 from shardwright.simulator.kernel import longest_path as kernel
 from shardwright.simulator.kernel.fixed_width_kernel_arguments import check_rows, fixed32, fixed64
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 

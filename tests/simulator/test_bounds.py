@@ -33,11 +33,11 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import Bounded, bound_space
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid

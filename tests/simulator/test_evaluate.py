@@ -24,8 +24,8 @@ from shardwright.hardware.slowdown_scenarios import slower_device
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
-from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict_plan import predict
+from shardwright.simulator.simulate_plan import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of

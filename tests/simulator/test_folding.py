@@ -16,7 +16,7 @@ from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.simulator.plan_simulation import (
+from shardwright.simulator.simulate_plan import (
     SimulatedPlan,
     plan_of_grid,
     simulate_grid,

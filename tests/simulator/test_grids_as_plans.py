@@ -26,8 +26,8 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.simulate_plan import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

@@ -11,8 +11,8 @@ import pytest
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan

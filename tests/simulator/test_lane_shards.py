@@ -13,8 +13,8 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.program.strategy_rule_violations import plan_violations
 from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
-from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_plan
+from shardwright.simulator.traffic.bytes_sent_per_device_by_class import plan_traffic
 from shardwright.strategy.text.parse_plan import parse_plan
 
 TWO = """plan two devices {devices}

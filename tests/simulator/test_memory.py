@@ -22,7 +22,7 @@ from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import AttentionKernel
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.simulator.plan_simulation import footprint_of_grid, simulate_grid, simulate_plan
+from shardwright.simulator.simulate_plan import footprint_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.cost.prices import price_grid

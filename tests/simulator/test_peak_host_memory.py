@@ -17,19 +17,19 @@ from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.answer_summary_text import NO_FIT, verdict
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.simulator.peak_host_memory import nodes_of
-from shardwright.simulator.plan_simulation import (
+from shardwright.simulator.predict_plan import predict
+from shardwright.simulator.prediction import HostMemory, host_lack
+from shardwright.simulator.simulate_plan import (
     SimulatedPlan,
     plan_of_grid,
     simulate_grid,
     simulate_plan,
 )
-from shardwright.simulator.predict_plan import predict
-from shardwright.simulator.prediction import HostMemory, host_lack
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

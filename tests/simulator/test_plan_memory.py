@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from tests.simulator.general import run_text, two_stages
 
 

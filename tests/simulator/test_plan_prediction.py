@@ -14,8 +14,8 @@ from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict, predict_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
 from shardwright.simulator.step_time_interval import EXPOSED
 from shardwright.strategy.grid.grid_to_plan import plan_of

@@ -12,7 +12,7 @@ from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.traced_device_seconds_by_activity import device_times
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.simulator.step_breakdown import breakdown, critical_class
 from tests.simulator.general import two_stages

@@ -15,15 +15,15 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator import plan_simulation
-from shardwright.simulator.plan_simulation import (
+from shardwright.simulator import simulate_plan as plan_simulator
+from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.resolve_stages_edges_and_device_classes import resolved_plan
+from shardwright.simulator.simulate_plan import (
     SimulatedPlan,
     plan_of_grid,
     simulate_grid,
     simulate_plan,
 )
-from shardwright.simulator.plan_stages_edges_rows_and_device_classes import resolved_plan
-from shardwright.simulator.predict_plan import predict_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
@@ -365,7 +365,7 @@ def test_one_plan_on_two_clusters_of_as_many_devices_a_kind() -> None:
     found = {}
     for order in (clusters, clusters[::-1]):
         resolved_plan.cache_clear()
-        plan_simulation._program.cache_clear()
+        plan_simulator._program.cache_clear()
         for cluster in order:
             result = simulate_plan(problem_of_cluster(cluster), plan)
             found.setdefault(cluster, []).append((result.step_time_s, len(result.program.classes)))
@@ -403,7 +403,7 @@ def test_a_plan_that_was_laid_before_is_priced_anew() -> None:
     alone = []
     for one in asked:
         resolved_plan.cache_clear()
-        plan_simulation._program.cache_clear()
+        plan_simulator._program.cache_clear()
         alone.append(simulate_grid(one, grid).step_time_s)
     assert after == alone
     assert len(set(after)) == 3

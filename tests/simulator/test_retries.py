@@ -10,7 +10,7 @@ import pytest
 from shardwright.api.request_to_problem import problem_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 ASKED = Request(model="llama-3.1-70b", cluster="h100-sxm:64", seq_len=8192, global_batch=64)

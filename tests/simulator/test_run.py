@@ -15,7 +15,7 @@ from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, T
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import SCALE
-from shardwright.simulator.plan_simulation import (
+from shardwright.simulator.simulate_plan import (
     SimulatedPlan,
     plan_of_grid,
     simulate_grid,

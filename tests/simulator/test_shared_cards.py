@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import with_working_devices, zone_rates
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.hardware.cluster_network_levels import with_working_devices, zone_rates
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense

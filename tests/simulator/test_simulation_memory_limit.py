@@ -12,7 +12,7 @@ from shardwright.errors import ResourceError
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.search.search_request import Request
 from shardwright.simulator import simulation_memory_limit as memory_limit
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from shardwright.simulator.simulation_memory_limit import (
     ACTION_BYTES,
     MOST_BYTES,

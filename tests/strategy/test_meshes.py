@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.stages_with_different_degrees import (
+from shardwright.strategy.grid.group_plan_stages_by_degrees import (
     joined_mesh,
     meshes_of,
     stages_of,
 )
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from tests.frameworks.flagscale.test_write import staged
 

@@ -14,7 +14,7 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
-from shardwright.strategy.plan.split_tree_span_and_overlap import depth, nodes, overlaps
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import depth, nodes, overlaps
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
 from shardwright.strategy.verify.check_structural_plan_rules import verify

@@ -12,7 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.operator_split_tree import Split, devices_of, num_leaves
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree_span_and_overlap import depth, device_span, overlaps
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import depth, device_span, overlaps
 from shardwright.strategy.plan.token_intervals_of_devices import (
     TokenPiece,
     cut_intervals,

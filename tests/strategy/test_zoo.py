@@ -13,7 +13,7 @@ from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.operator_split_tree import Exchange, Split, devices_of
 from shardwright.strategy.plan.pipeline_order import Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, ShardUnit, State
-from shardwright.strategy.plan.split_tree_span_and_overlap import nodes
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import nodes
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Placement, Stage
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.strategy.text.parse_plan import parse_plan

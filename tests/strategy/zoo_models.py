@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block
-from shardwright.model.blocks.dense_operators import mlp_operators, residual
+from shardwright.model.blocks.dense_transformer_operators import mlp_operators, residual
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.block import INPUT, Block

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.simulator.plan_simulation import footprint_of_grid
+from shardwright.simulator.simulate_plan import footprint_of_grid
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.torch_checks import ours
 from tests.torch_checks.blocks import Style

@@ -18,7 +18,7 @@ from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.tables.table_template import template_text
-from shardwright.validation.training.empty_training_table_with_examples import COLUMNS
+from shardwright.validation.training.empty_table_columns_with_examples import COLUMNS
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_run
 from shardwright.validation.training.row_to_training_run import to_training_run

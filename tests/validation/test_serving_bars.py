@@ -13,14 +13,14 @@ from statistics import median
 import pytest
 
 from shardwright.hardware.catalog.fitted_serving_constants import SERVING
-from shardwright.validation.errors.error_limits import BarResult
-from shardwright.validation.serving.measured_deployment import Category, ServingRun
-from shardwright.validation.serving.predict_deployment import predict_serving
-from shardwright.validation.serving.serving_error_limits import (
+from shardwright.validation.errors.check_against_limits import BarResult
+from shardwright.validation.serving.error_limit_results import (
     MIN_ROWS,
     WaitingResult,
     serving_limit_results,
 )
+from shardwright.validation.serving.measured_deployment import Category, ServingRun
+from shardwright.validation.serving.predict_deployment import predict_serving
 from tests.validation.serving_tables import facts, published_cases, study
 
 PAIRS = (

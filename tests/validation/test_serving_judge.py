@@ -16,8 +16,8 @@ from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.catalog.fitted_serving_constants import SERVING, ServingConstants
 from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.serving.accuracy_page import serving_page
+from shardwright.validation.serving.error_limit_results import WaitingResult, serving_limit_results
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.serving_error_limits import WaitingResult, serving_limit_results
 from shardwright.validation.serving.serving_errors import (
     FOLDS,
     category_of,

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     NumberFormat,
     Poisson,

@@ -55,9 +55,9 @@ def test_a_given_cluster_file_may_have_scale_factors() -> None:
 
 def test_every_field_that_a_plan_file_resolves_is_checked() -> None:
     """Whatever field of a request relative paths are resolved for is in the table."""
-    from shardwright.files import relative_paths
+    from shardwright.files import rewrite_request_paths_relative_to_folder as paths_of_request
 
-    assert set(relative_paths._PATHS) == set(FILE_NAMES)
+    assert set(paths_of_request._PATHS) == set(FILE_NAMES)
     assert set(FILE_NAMES) <= {field.name for field in fields(Request)}
 
 

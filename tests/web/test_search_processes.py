@@ -11,8 +11,8 @@ import pytest
 
 from shardwright.progress_callback import SearchProgress, beside
 from shardwright.search.search_request import Request
-from shardwright.web.answer_events import AnswerTexts, FailedQuestion, ProgressEvent
-from shardwright.web.answer_events import TooManyQuestionsError as TooMany
+from shardwright.web.answer_event_types import AnswerTexts, FailedQuestion, ProgressEvent
+from shardwright.web.answer_event_types import TooManyQuestionsError as TooMany
 from shardwright.web.answer_one_question_in_process import EventSender
 from shardwright.web.question_bodies import PlanBody
 from shardwright.web.search_processes import SearchProcesses

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from shardwright.errors import ModelError
-from shardwright.web.answer_events import (
+from shardwright.web.answer_event_types import (
     AnswerTexts,
     Event,
     Events,
@@ -15,7 +15,7 @@ from shardwright.web.answer_events import (
     ProgressEvent,
     error_text,
 )
-from shardwright.web.answer_events import failed as event_of
+from shardwright.web.answer_event_types import failed as event_of
 from shardwright.web.shared_answers import SharedAnswers
 
 

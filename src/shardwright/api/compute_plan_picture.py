@@ -10,17 +10,17 @@ from shardwright.api.raise_first_broken_strategy_rule import check_plan
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import UsageError
 from shardwright.files.plan_argument import is_grid_text, read_plan
-from shardwright.hardware.device_topology import network_levels, node_group_numbers
+from shardwright.hardware.cluster_network_levels import network_levels, node_group_numbers
 from shardwright.program.training_problem import Problem
 from shardwright.report.pictures.plan_picture_content import PlanPicture, plan_picture
 from shardwright.report.pictures.step_picture_content import StepPicture, step_picture
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.search.search_request import Request
-from shardwright.simulator.busy_and_waiting_times import kind_names
-from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.busy_and_waiting_by_device_kind import kind_names
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
+from shardwright.simulator.traffic.bytes_sent_per_device_by_class import plan_traffic
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_structural_plan_rules import require_valid

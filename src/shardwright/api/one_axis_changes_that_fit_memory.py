@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from shardwright.api.raise_first_broken_strategy_rule import check_grid
 from shardwright.errors import ShardwrightError
 from shardwright.program.training_problem import Problem
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid
 

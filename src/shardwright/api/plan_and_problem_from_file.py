@@ -6,7 +6,7 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid

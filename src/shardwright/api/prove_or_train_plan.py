@@ -28,7 +28,7 @@ from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import plan_stages, working_devices
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -10,7 +10,7 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, ModelError, StrategyError, UsageError
 from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     Arrivals,
     Lengths,
     Precision,

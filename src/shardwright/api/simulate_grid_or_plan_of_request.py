@@ -14,8 +14,8 @@ from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.search.search_answer import Detail, GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.simulator.plan_simulation import plan_of_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict, predict_plan
+from shardwright.simulator.simulate_plan import plan_of_grid, simulate_plan
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table

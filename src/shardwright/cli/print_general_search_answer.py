@@ -11,7 +11,7 @@ from rich.console import Group
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.table_of_general_plan_searches import GeneralSearch
-from shardwright.cli import exit_code_and_quiet_line as verdict
+from shardwright.cli import prediction_exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen

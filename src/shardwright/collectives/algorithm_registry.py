@@ -45,7 +45,7 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "tree": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:TREE",
         "forest": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:FOREST",
         "paired": "shardwright.collectives.algorithm_costs.spanning_tree_all_reduce:PAIRED",
-        "straggler": "shardwright.collectives.algorithm_costs.straggler_all_reduce:STRAGGLER",
+        "straggler": "shardwright.collectives.algorithm_costs.straggler_aware_all_reduce:STRAGGLER",
         "one_shot": "shardwright.collectives.algorithm_costs.engine_all_reduce:ONE_SHOT",
         "two_shot": "shardwright.collectives.algorithm_costs.engine_all_reduce:TWO_SHOT",
         "multimem": "shardwright.collectives.algorithm_costs.engine_all_reduce:MULTIMEM",

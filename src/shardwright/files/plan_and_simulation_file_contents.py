@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shardwright.files.canonical_json import document_digest, to_text
 from shardwright.files.dataclass_to_json import Names, to_json_value
-from shardwright.files.relative_paths import request_relative_to
+from shardwright.files.rewrite_request_paths_relative_to_folder import request_relative_to
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.optimality_certificate import Certificate

@@ -11,7 +11,7 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.files.canonical_json import read_text
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.files.read_plan_and_simulation_files import parse_saved
-from shardwright.files.relative_paths import is_same_model
+from shardwright.files.rewrite_request_paths_relative_to_folder import is_same_model
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import parse_json, to_text
-from shardwright.files.comparison_advice_and_serving_contents import (
+from shardwright.files.comparison_advice_serving_document_classes import (
     BestChange,
     StoredAdvice,
     StoredChange,

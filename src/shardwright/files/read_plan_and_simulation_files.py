@@ -10,7 +10,7 @@ from pydantic import Field
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import parse_json, read_text
-from shardwright.files.check_plan_file_list_lengths import require_lengths
+from shardwright.files.check_plan_file_list_lengths_match import require_lengths
 from shardwright.files.plan_and_simulation_file_contents import (
     NAMES,
     PLAN_SCHEMA,
@@ -21,7 +21,7 @@ from shardwright.files.plan_and_simulation_file_contents import (
     question_digest,
     with_sources,
 )
-from shardwright.files.relative_paths import request_resolved_from
+from shardwright.files.rewrite_request_paths_relative_to_folder import request_resolved_from
 from shardwright.files.strict_pydantic_models_of_dataclasses import (
     DocumentModel,
     FromOne,

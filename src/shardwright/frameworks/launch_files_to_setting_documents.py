@@ -19,7 +19,7 @@ from shardwright.frameworks.launch.training_launch_and_reader_types import ORDER
 from shardwright.frameworks.registry import claimants
 from shardwright.frameworks.shell.interpreter_state import Sources
 from shardwright.frameworks.shell.run_script import read_script
-from shardwright.frameworks.shell.started_program import Started, started
+from shardwright.frameworks.shell.split_launchers_from_program import Started, started
 from shardwright.runtime.parse_launch_arguments import (
     ON,
     Arguments,

@@ -88,7 +88,7 @@ class NodeKind:
             the islands reach each other over the cards.
         in_network_reduction: the scale-up switch can reduce (NVLink SHARP).
         at_work: devices of a node that share its cards; 0 = all of them. Devices that a plan leaves
-            idle send nothing (`device_topology.with_working_devices`).
+            idle send nothing (`cluster_network_levels.with_working_devices`).
     """
 
     name: str

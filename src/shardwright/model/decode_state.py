@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.absorbed_latent_attention_sizes import latent_of
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.model.latent_attention_sizes import latent_of
 
 
 class Lifetime(StrEnum):

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, Int32Array, IntArray
-from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import picoseconds
+from shardwright.cost.bounds.seconds_to_event_simulation_picoseconds import picoseconds
 from shardwright.cost.network.networks_of_plan_devices import plan_units, working_problem
 from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
 from shardwright.cost.step.overlapped_action_pair_seconds import pair_share
@@ -21,8 +21,8 @@ from shardwright.cost.step.stage_action_seconds import (
     update_seconds,
 )
 from shardwright.errors import InfeasibleError
+from shardwright.hardware.cluster_network_levels import repetition_devices
 from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.hardware.device_topology import repetition_devices
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.device_classes_with_equal_actions import DeviceClass, class_numbers
 from shardwright.program.identity_cache_keys import Same

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.step.stage_action_seconds import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import group_ends
+from shardwright.hardware.cluster_network_levels import group_ends
 from shardwright.program.device_classes_with_equal_actions import DeviceClass
 from shardwright.program.lowered_program import Program
 from shardwright.program.training_problem import Problem

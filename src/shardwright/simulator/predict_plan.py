@@ -13,23 +13,23 @@ from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.cost.step.price_origin_shares import priced_seconds, shares_by_origin
 from shardwright.hardware.accelerator import Evidence, Origin
-from shardwright.hardware.device_topology import counts_by_group
+from shardwright.hardware.cluster_network_levels import counts_by_group
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
-from shardwright.simulator.busy_and_waiting_times import kind_names, kind_times
+from shardwright.simulator.busy_and_waiting_by_device_kind import kind_names, kind_times
 from shardwright.simulator.cluster_texts_and_sources import cluster_sources, host_sources
-from shardwright.simulator.network_egress_dollars import egress_usd
-from shardwright.simulator.plan_simulation import (
+from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
+from shardwright.simulator.simulate_plan import (
     SimulatedPlan,
     peak_flops,
     plan_of_grid,
     simulate_plan,
 )
-from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
 from shardwright.simulator.step_breakdown import breakdown, critical_class
 from shardwright.simulator.step_time_interval import doubts, interval
+from shardwright.simulator.traffic.network_egress_dollars import egress_usd
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds

@@ -19,7 +19,7 @@ from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import StageParts, working_devices
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
-from shardwright.simulator.group_stages_of_equal_cost import PlacedKind, StageKind
+from shardwright.simulator.stage_kinds_priced_once import PlacedKind, StageKind
 from shardwright.strategy.plan.plan import Plan
 
 

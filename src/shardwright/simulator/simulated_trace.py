@@ -29,7 +29,7 @@ from shardwright.program.step_trace import (
 )
 from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind, Template
 from shardwright.program.timeline_message_pairs import CONSUMERS
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from shardwright.simulator.simulation_memory_limit import TASK_BYTES, require_room
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import picoseconds
+from shardwright.cost.bounds.seconds_to_event_simulation_picoseconds import picoseconds
 from shardwright.cost.part_phase_recompute_keys import EP, PARTS
 from shardwright.cost.step.overlapped_action_pair_seconds import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (
@@ -19,7 +19,7 @@ from shardwright.cost.step.strategy_task_seconds import PART_NAMES
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_kind_stream_and_dependency_arrays import Stream, TaskKind
-from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 UNEVEN = "uneven"

@@ -14,8 +14,8 @@ from typing import Any, Final
 from shardwright.progress_callback import SearchProgress
 from shardwright.registry import load_target
 from shardwright.search.search_time_limit import STOP
-from shardwright.web.answer_events import LastEvent, ProgressEvent, failed
-from shardwright.web.limit_process_memory_and_files import (
+from shardwright.web.answer_event_types import LastEvent, ProgressEvent, failed
+from shardwright.web.limit_process_memory_and_file_access import (
     limit_memory,
     only_open_files_of,
     out_of_memory,

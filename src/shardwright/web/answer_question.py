@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
-from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.compare_strategies_and_clusters import compare
+from shardwright.api.explain_why_not_other_strategy import why
 from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide_of_request import make_serving_guide
 from shardwright.api.launches import launch_advice
@@ -53,7 +53,7 @@ from shardwright.report.screens.plan_against_strategy_screen import why_document
 from shardwright.report.screens.strategy_comparison_screen import comparison_document
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
-from shardwright.web.answer_events import AnswerTexts
+from shardwright.web.answer_event_types import AnswerTexts
 from shardwright.web.question_bodies import (
     AdviseBody,
     ClusterBody,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fastapi import Response
 
-from shardwright.web.answer_events import (
+from shardwright.web.answer_event_types import (
     Event,
     Events,
     FailedQuestion,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.web.answer_events import AnswerTexts
+from shardwright.web.answer_event_types import AnswerTexts
 from shardwright.web.answer_one_question_in_process import run_search_process
 from shardwright.web.answer_question import answer_question
 from shardwright.web.question_bodies import PlanBody

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from shardwright.errors import UsageError
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.web.answer_events import error_text, failed
+from shardwright.web.answer_event_types import error_text, failed
 from shardwright.web.server_limits import ServerLimits
 
 Scope = MutableMapping[str, Any]

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any, Final
 
 from shardwright.errors import OutOfTimeError, ResourceError
-from shardwright.web.answer_events import (
+from shardwright.web.answer_event_types import (
     Event,
     Events,
     FailedQuestion,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwright.errors import OutOfTimeError, ResourceError, ShardwrightError
-from shardwright.web.answer_events import Event, Events, FailedQuestion, LastEvent, failed
+from shardwright.web.answer_event_types import Event, Events, FailedQuestion, LastEvent, failed
 
 Search = Callable[[str, Any], Events]
 """Function from a verb and its body to the events of the answer."""

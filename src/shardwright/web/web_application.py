@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import shardwright
 from shardwright.errors import DataError, UsageError
 from shardwright.files.read_plan_and_simulation_files import COMMAND
-from shardwright.web.answer_events import AnswerTexts, failed
+from shardwright.web.answer_event_types import AnswerTexts, failed
 from shardwright.web.answer_responses import (
     AnswerResponse,
     EventStream,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_record import BestPlan
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.serving_request_facts_and_simulations import ServingFacts, serving_facts
 from shardwright.search.search_request import Request

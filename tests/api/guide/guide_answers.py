@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwright.api.guide import make_guide
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_record import BestPlan
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.training_rules_in_order import RULES

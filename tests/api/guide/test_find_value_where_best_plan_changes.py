@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
-from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
+from shardwright.api.guide.best_plan_record import BestPlan, searched_plan
+from shardwright.api.guide.break_even_axis_units import BREAK_EVEN_AXES
 from shardwright.api.guide.find_value_where_best_plan_changes import (
     BreakEvenQuestion,
     find_break_even,

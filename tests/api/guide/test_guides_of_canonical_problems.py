@@ -13,7 +13,7 @@ import pytest
 
 from shardwright.api.guide import rules as rules_package
 from shardwright.api.guide import serving_rules as serving_package
-from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
+from shardwright.api.guide.break_even_axis_units import BREAK_EVEN_AXES
 from shardwright.api.guide.evaluate_formula import evaluate
 from shardwright.api.guide.judge_rule_against_best_plan import EQUAL
 from shardwright.api.guide.make_guide import guide_document, make_guide

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, with_pins
+from shardwright.api.guide.best_plan_record import BestPlan, with_pins
 from shardwright.api.guide.judge_rule_against_best_plan import obeys, outcome_of, verdict_sentence
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Outcome

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
+from shardwright.api.guide.best_plan_record import BestPlan, searched_plan
 from shardwright.api.guide.find_value_where_best_plan_changes import (
     BreakEvenQuestion,
     find_break_even,
@@ -15,7 +15,7 @@ from shardwright.api.guide.find_value_where_best_plan_changes import (
 from shardwright.api.guide.request_facts import facts_of_request
 from shardwright.api.guide.rules import keep_degrees_on_twice_the_devices as twice_the_devices
 from shardwright.api.guide.rules import technique_by_device_count
-from shardwright.api.guide.rules.break_even_questions import (
+from shardwright.api.guide.rules.build_break_even_questions import (
     fit_question,
     memory_question,
     network_question,

@@ -33,7 +33,7 @@ from shardwright.search.grid.neighbour_strategies import (
     simulated_change,
 )
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from tests.frameworks.megatron.test_read import LLAMA, SIZES, SPLIT
 from tests.tiers import cases
 

@@ -19,7 +19,7 @@ from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.search.search_request import Request
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate
-from shardwright.simulator.plan_simulation import Timeline, lower, plan_of_grid, simulate_plan
+from shardwright.simulator.simulate_plan import Timeline, lower, plan_of_grid, simulate_plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.tiers import examples
 

@@ -13,9 +13,9 @@ from shardwright.report.page.view_data_types.communication_groups import (
     DevicePattern,
 )
 from shardwright.search.search_request import Request
-from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
-from shardwright.simulator.plan_simulation import plan_of_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.simulate_plan import plan_of_grid, simulate_plan
+from shardwright.simulator.traffic.bytes_sent_per_device_by_class import plan_traffic
 from shardwright.strategy.text.grid_notation import parse_grid
 
 GRIDS = (

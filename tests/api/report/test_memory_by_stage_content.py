@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.explain_why_not_other_strategy import why
 from shardwright.api.report.changes import changes_that_free_memory
 from shardwright.api.report.changes.changes_that_free_memory import LEAST_FREED, MORE_ROOM
 from shardwright.api.report.memory_by_stage_content import MOST_POSITIONS, memory_by_stage
@@ -16,7 +16,7 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.program.training_problem import Problem
 from shardwright.report.page.view_data_types.memory_by_stage import MemoryByStage
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid

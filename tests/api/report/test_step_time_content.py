@@ -25,7 +25,7 @@ from shardwright.report.page.view_data_types.step_time_parts import StepTimePart
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_request import Choices, Request
-from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
+from shardwright.simulator.simulate_plan import simulate_grid, simulate_plan
 from shardwright.simulator.step_breakdown import breakdown
 from tests.api.report.stored_plans import KINDS, SEARCHED, simulated, stored
 from tests.search.brute import count

@@ -28,7 +28,7 @@ from shardwright.search.parallel.engine_by_name import engine_of
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 from shardwright.search.what_if_best_plans_result import WhatIfPosition
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from tests.tiers import chosen
 
 SMALL = Request(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.plan_and_problem_from_file import stored_plan
-from shardwright.api.trace_step import trace
+from shardwright.api.trace_simulated_step import trace
 from shardwright.cli.main import run
 from shardwright.cli.verbs.trace import read_devices
 from shardwright.errors import UsageError

@@ -13,7 +13,7 @@ from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,

@@ -14,7 +14,7 @@ from shardwright.cost.inference.engine_gemm_seconds import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 from tests.cost.inference.serving_machines import decode_attention, machine, untabled
 

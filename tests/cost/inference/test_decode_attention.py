@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import DECODE_BANDWIDTH
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
+from shardwright.model.absorbed_latent_attention_sizes import LatentSizes
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.model.latent_attention_sizes import LatentSizes
 from tests.cost.inference.serving_machines import (
     DEVICES,
     decode_attention,

@@ -14,7 +14,7 @@ from shardwright.cost.inference.make_prices_non_decreasing_in_size import (
 )
 from shardwright.cost.inference.routed_experts import active_experts, routed_experts_seconds
 from shardwright.dtype import Dtype
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from tests.cost.inference.serving_machines import DEVICES, machine, slower, untabled
 from tests.tiers import examples
 

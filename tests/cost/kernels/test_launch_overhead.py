@@ -25,7 +25,7 @@ from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
     recomputed_operators,
 )

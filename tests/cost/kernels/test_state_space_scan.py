@@ -27,7 +27,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     ElementKernels,
 )
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 SHAPE = ScanShape(heads=8, head_dim=64, state=128, groups=2, chunk=256)

@@ -13,7 +13,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ScaleGroup, Scaling
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid

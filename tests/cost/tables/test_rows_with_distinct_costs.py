@@ -12,8 +12,8 @@ from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.block_layer_mesh_table_classes import LayerTable
 from shardwright.cost.tables.rows_with_distinct_costs import distinct_rows
 from shardwright.search.grid.bounds.member_price_tables import _layer_rows
-from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import idle_meshes
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from tests.search.problems import facts_of, real_problem
 

@@ -29,7 +29,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     Scaling,
 )
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

@@ -24,7 +24,7 @@ from shardwright.frameworks.export.place_ranks_and_write_rank_map import (
     TABLE,
 )
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import level_between, network_units
+from shardwright.hardware.cluster_network_levels import level_between, network_units
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid

@@ -11,7 +11,7 @@ from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 
 HF = "per_device_train_batch_size: 4\nnum_train_epochs: 1\nbf16: true\nblock_size: 4096\n"
 TRL = "dataset_name: a/b\nmax_length: 4096\nper_device_train_batch_size: 4\npacking_strategy: bfd\n"

@@ -13,7 +13,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster_expression import parse_cluster, parse_links
-from shardwright.hardware.device_topology import network_units
+from shardwright.hardware.cluster_network_levels import network_units
 from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.hardware.inventories.cluster_from_inventories import (
     ClusterRead,

@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.report import plans_held_by_file_content
-from shardwright.api.report.found_plans_of_plan_file import NO_GRID
-from shardwright.api.report.plans_held_by_file_content import (
+from shardwright.api.report.other_plans import plans_held_by_file_content
+from shardwright.api.report.other_plans.found_plans_of_plan_file import NO_GRID
+from shardwright.api.report.other_plans.plans_held_by_file_content import (
     FITS,
     NOT_REPRODUCED,
     NOT_SIMULATED,
     plans_held_by_file,
 )
-from shardwright.api.report.report_content_of_answer_file import make_report, report_document
-from shardwright.api.report.scatter_groups_of_plans_that_do_not_fit import (
+from shardwright.api.report.other_plans.scatter_groups_of_plans_that_do_not_fit import (
     BEYOND_DEVICE,
     BEYOND_HOST,
 )
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.general_plan_file_content_and_verification import stored_general
 from shardwright.api.searches.mixed_search import plan_mixed

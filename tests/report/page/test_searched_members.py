@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.report import searched_members_content
-from shardwright.api.report.report_content_of_answer_file import make_report, report_document
-from shardwright.api.report.searched_members_content import (
+from shardwright.api.report.other_plans import searched_members_content
+from shardwright.api.report.other_plans.searched_members_content import (
     GROUPS,
     MOST_SIMULATED,
     searched_members,
 )
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.simulate_strategy_and_verify_stored import simulation

@@ -16,8 +16,8 @@ from shardwright.report.page.charts.guide_picture_svg import WIDTH
 from shardwright.report.page.markup.number_formats import formatted
 from shardwright.report.page.markup.sentences_with_json_values import sentence_text
 from shardwright.report.page.markup.value_at_json_pointer import value_at
-from shardwright.report.pictures.guide_break_evens_picture_content import break_evens_content
-from shardwright.report.pictures.guide_rule_losses_picture_content import rule_losses_content
+from shardwright.report.pictures.guide.break_evens_picture_content import break_evens_content
+from shardwright.report.pictures.guide.rule_losses_picture_content import rule_losses_content
 from tests.report.page.page_numbers import require_numbers_of_document
 from tests.report.pictures.guide_of_six_rules import RULES, guide_json
 

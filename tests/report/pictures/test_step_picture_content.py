@@ -26,10 +26,10 @@ from shardwright.report.pictures.step_picture_content import COLOURS, StepPictur
 from shardwright.report.pictures.step_svg import MEMORY, SENT, TIMELINE
 from shardwright.report.pictures.step_text import IDLE, row_line
 from shardwright.search.search_request import Request
-from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
-from shardwright.simulator.plan_simulation import SimulatedPlan, plan_of_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, plan_of_grid, simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
+from shardwright.simulator.traffic.bytes_sent_per_device_by_class import plan_traffic
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.golden.files import assert_golden
 

@@ -41,8 +41,8 @@ from shardwright.search.exact.price_one_stage_under_split_tree import (
     options_in_one_plan,
     price_stage,
 )
-from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.search.exact.stage_of_block_range import stage_of_blocks
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.simulator.paths import path_seconds_of

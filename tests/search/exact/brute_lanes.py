@@ -26,8 +26,8 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.enumerate_lane_distributions import num_members
 from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.search.exact.stage_of_block_range import stage_of_blocks
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
 from shardwright.strategy.plan.plan import Plan

@@ -25,9 +25,9 @@ from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.find_exact_multi_lane import plan_of_lanes, rooms
 from shardwright.search.exact.lane_shapes_without_order_and_bounds import LanePrices
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
+from shardwright.search.exact.stage_of_block_range import chain_blocks
 from shardwright.search.search_time_limit import Stops
-from shardwright.simulator.plan_simulation import lower, simulate_plan
+from shardwright.simulator.simulate_plan import lower, simulate_plan
 from shardwright.strategy.plan.plan import ALL, Shards
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan

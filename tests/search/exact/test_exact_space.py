@@ -39,10 +39,10 @@ from shardwright.search.exact.lower_candidate_stages_to_tasks_without_order impo
 )
 from shardwright.search.exact.price_one_stage_under_split_tree import options_in_one_plan
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
+from shardwright.search.exact.stage_of_block_range import chain_blocks
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import GeneralAnswer
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
 from shardwright.strategy.plan.plan import ALL, Plan, Shards, State
 from shardwright.strategy.text.parse_plan import parse_plan

@@ -21,7 +21,6 @@ from shardwright.search.joint.joint_space import (
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
 from shardwright.search.joint.label_dynamic_program_inputs import (
     has_equal_layers,
     label_pipeline_of,
@@ -33,6 +32,7 @@ from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     decode_choice,
     fill_cells,
 )
+from shardwright.search.joint.pipeline_bound_label_kernels import LABELS, reach, ways_on
 from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import Cells, Pipeline
 from shardwright.search.joint.score_joint_plan import path_score
 from tests.search.problems import Case, facts_of, real_problem, small_case

@@ -55,7 +55,7 @@ from shardwright.search.joint.search_order_of_joint_plan_within_memory import (
     with_found_order,
 )
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity

@@ -38,7 +38,7 @@ from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
 )
 from shardwright.search.joint.score_joint_plan import path_score, simulate_scored
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
-from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
+from shardwright.simulator.simulate_plan import simulate_grid, simulate_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -34,8 +34,8 @@ from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     bound_pipeline,
 )
 from shardwright.search.joint.score_joint_plan import path_score, simulate_scored
-from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.simulator.prediction import HostMemory
+from shardwright.simulator.simulate_plan import fits_hosts
 from tests.program.small import cluster_of, problem_of
 from tests.search.joint.answers import JointAnswer, part_of
 from tests.simulator.test_peak_host_memory import with_host

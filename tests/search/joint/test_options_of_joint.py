@@ -27,7 +27,7 @@ from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import joint_space
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from tests.search.joint.answers import JointAnswer, part_of
 from tests.search.problems import Case, small_problem
 from tests.tiers import seeds

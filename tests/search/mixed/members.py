@@ -16,15 +16,15 @@ from shardwright.model.blocks.dense_blocks import (
     head_block,
     layer_block,
 )
-from shardwright.model.blocks.dense_operators import attention_operators
+from shardwright.model.blocks.dense_transformer_operators import attention_operators
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedLane, MixedPlan
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.strategy.plan.plan import Plan

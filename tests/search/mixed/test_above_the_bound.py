@@ -20,11 +20,11 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.training_problem import Problem, under
-from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
-from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.grid.bounds.members_with_time_and_memory import Bounded, bound_space
 from shardwright.search.grid.members.enumerate_members import member_grid
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import full_meshes, idle_meshes
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
     PoolGridSearch,
     pool_grid_space,
@@ -42,7 +42,7 @@ from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStage
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import SEARCH_MEMORY
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.grid.grid_to_plan import FULL, plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep

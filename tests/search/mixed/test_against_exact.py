@@ -21,7 +21,7 @@ from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Plan, Shards
 from tests.search.exact.brute_lanes import LaneMember, LanesInstance, every_member, written

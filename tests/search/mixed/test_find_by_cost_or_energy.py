@@ -26,12 +26,12 @@ from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import (
 )
 from shardwright.search.mixed.find_by_cost_or_energy import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import (
     Goal,
     PricePerSecond,
     price_per_second_of,
 )
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts, full_subspace
@@ -39,8 +39,8 @@ from shardwright.search.mixed_cluster_certificate import Floor, ValuedPart
 from shardwright.search.optimality_certificate import stops_of
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import step_spending
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import grid_facts
 from tests.search.mixed.test_find_fastest import every_plan, part_of, tiny
 from tests.tiers import cases, chosen, in_both, many

@@ -27,7 +27,7 @@ from shardwright.search.mixed.bounds.time_bound import (
     step_of,
 )
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans import compose_at_time_limits as composition_search
 from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
@@ -57,7 +57,7 @@ from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import SEARCH_MEMORY, Request
 from shardwright.search.search_time_limit import Stops
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from tests.search.mixed.members import (
     KINDS,
     SHARDING,

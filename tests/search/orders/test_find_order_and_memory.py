@@ -11,6 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
+from shardwright.search.orders.best_memory_options_of_given_order import (
+    best_choice_for_order,
+    option_combinations,
+)
 from shardwright.search.orders.chunk_memory_options import (
     MemoryOption,
     MemoryOptions,
@@ -21,7 +25,6 @@ from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.find_order_and_memory import find_order_with_memory
 from shardwright.search.orders.found_order import codes_of_table, evaluate_order
 from shardwright.search.orders.makespan_bound_over_memory_options import makespan_bound
-from shardwright.search.orders.memory_knapsack import best_choice_for_order, option_combinations
 from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.memory_exact import exact_order_with_memory

@@ -14,6 +14,7 @@ from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.schedules.action_table_to_csv import format_csv
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.schedule_registry import schedule_table
+from shardwright.search.orders.find_and_unroll_repeating_action_blocks import repetends, unroll
 from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.found_order import (
     CodedOrder,
@@ -25,7 +26,6 @@ from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_s
 from shardwright.search.orders.makespan_lower_bounds import order_bounds
 from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
-from shardwright.search.orders.repeating_blocks import repetends, unroll
 from tests.schedules.csv_reader import parse_csv
 from tests.search.orders.replay import chain, problem_of, problems, replay
 from tests.tiers import examples, seeds

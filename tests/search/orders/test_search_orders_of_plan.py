@@ -25,7 +25,7 @@ from shardwright.search.orders.search_orders_of_plan import (
     stage_times_of_plan,
     with_searched_orders,
 )
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import NamedOrder

@@ -11,7 +11,7 @@ import pytest
 from shardwright.api.simulate_deployment import serve_simulate
 from shardwright.api.simulate_strategy_and_verify_stored import simulate
 from shardwright.errors import InfeasibleError, ModelError
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.search.search_request import Request
 from shardwright.serving.simulation.serving_answer import ServingAnswer

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     Lengths,
     NumberFormat,

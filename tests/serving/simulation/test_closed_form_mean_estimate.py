@@ -3,7 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, Poisson, ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
+    ClosedLoop,
+    Poisson,
+    ServingJob,
+)
 from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.simulation.closed_form_mean_estimate import (
     MeanLoad,

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ClosedLoop, ServingJob
 from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.policy.scheduler_state import (
     FREE,

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, Poisson, ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
+    ClosedLoop,
+    Poisson,
+    ServingJob,
+)
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.disaggregated_serving import serve_disaggregated

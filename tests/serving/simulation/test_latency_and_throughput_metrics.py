@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.job.serving_workload_formats_and_objectives import Promise
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Promise
 from shardwright.serving.simulation.latency_and_throughput_metrics import metric_spread, metrics
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.arrays import FloatArray
-from shardwright.job.serving_workload_formats_and_objectives import Precision
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Precision
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.worker_pools import Worker
 from shardwright.serving.step_times.build_step_table import step_table

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.job.serving_workload_formats_and_objectives import Precision
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Precision
 from shardwright.runtime.serving_engines.serving_engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.step_times.worker_memory import (

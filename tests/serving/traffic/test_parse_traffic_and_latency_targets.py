@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from shardwright.errors import UsageError
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     Diurnal,
     NumberFormat,

@@ -28,8 +28,8 @@ from shardwright.frameworks.export.place_ranks_and_write_rank_map import (
 )
 from shardwright.frameworks.registry import TARGETS
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.strategy.grid.group_plan_stages_by_degrees import Mesh, meshes_of
 from shardwright.strategy.grid.plan_to_grid_and_order_table import grid_form
-from shardwright.strategy.grid.stages_with_different_degrees import Mesh, meshes_of
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from shardwright.api.guide.break_even_axes import BREAK_EVEN_AXES
+from shardwright.api.guide.break_even_axis_units import BREAK_EVEN_AXES
 from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import (

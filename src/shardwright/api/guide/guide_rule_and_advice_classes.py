@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardwright.api.guide.applies_to_every_request import applies_to_every_request
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_record import BestPlan
 from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan, with_pins
+from shardwright.api.guide.best_plan_record import BestPlan, searched_plan, with_pins
 from shardwright.api.guide.find_value_where_best_plan_changes import find_break_even
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 import shardwright
-from shardwright.api.guide.best_plan_of_request import BestPlan, searched_plan
+from shardwright.api.guide.best_plan_record import BestPlan, searched_plan
 from shardwright.api.guide.guide_rule_and_advice_classes import GuideRule
 from shardwright.api.guide.judge_rule_against_best_plan import judge_rule
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_record import BestPlan
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, with_defaults
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.absorbed_latent_attention_sizes import latent_of
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.model.latent_attention_sizes import latent_of
 from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_rules import GridFacts

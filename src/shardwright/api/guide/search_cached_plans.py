@@ -6,7 +6,7 @@ import time
 from math import inf
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_record import BestPlan
 from shardwright.api.searches.find_certified_simulation import find_certified_simulation
 from shardwright.errors import (
     ClusterError,

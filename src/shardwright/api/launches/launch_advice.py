@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from shardwright.api.launches.gains_of_16_bits_and_no_dropout import is_repaired, job_causes
+from shardwright.api.launches.step_gains_of_bf16_and_no_dropout import is_repaired, job_causes
 from shardwright.api.request_to_problem import (
     capacity_of,
     facts_of,
@@ -46,7 +46,7 @@ from shardwright.search.plan_against_strategy_result import fullest
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid

@@ -29,7 +29,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.simulator.last_predecessor_of_each_task import NO_TASK, last_predecessors
-from shardwright.simulator.plan_simulation import Timeline
+from shardwright.simulator.simulate_plan import Timeline
 
 
 class IdleCause(IntEnum):

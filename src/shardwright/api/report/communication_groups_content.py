@@ -14,7 +14,7 @@ from shardwright.api.report.changes.find_fastest_simulated_change import (
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import network_levels, node_group_numbers
+from shardwright.hardware.cluster_network_levels import network_levels, node_group_numbers
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.report.page.view_data_types.communication_groups import (
     CommunicatingClass,
@@ -25,9 +25,9 @@ from shardwright.report.page.view_data_types.communication_groups import (
 )
 from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from shardwright.report.pictures.devices_with_equal_shares import device_text
-from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
-from shardwright.simulator.device_traffic_by_group_and_tier import Traffic
 from shardwright.simulator.step_breakdown import critical_class
+from shardwright.simulator.traffic.bytes_sent_per_device_by_class import plan_traffic
+from shardwright.simulator.traffic.device_traffic_by_group_and_tier import Traffic
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.plan import Plan

@@ -8,7 +8,7 @@ from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.device_and_batch_sweeps import simulate_best_plan
 from shardwright.errors import InfeasibleError
-from shardwright.files.comparison_advice_and_serving_contents import (
+from shardwright.files.comparison_advice_serving_document_classes import (
     StoredComparison,
     StoredCost,
 )

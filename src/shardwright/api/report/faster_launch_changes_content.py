@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardwright.api.report.ratio_or_zero import ratio
-from shardwright.files.comparison_advice_and_serving_contents import (
+from shardwright.files.comparison_advice_serving_document_classes import (
     BestChange,
     StoredAdvice,
     StoredChange,

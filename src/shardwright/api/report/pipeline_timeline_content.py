@@ -23,7 +23,7 @@ from shardwright.report.page.view_data_types.pipeline_timeline import (
 )
 from shardwright.report.page.view_data_types.simulated_change import SimulatedChange
 from shardwright.report.pictures.devices_with_equal_shares import device_text
-from shardwright.simulator.plan_simulation import Timeline
+from shardwright.simulator.simulate_plan import Timeline
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 MOST_ROWS: Final = 64

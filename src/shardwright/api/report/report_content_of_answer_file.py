@@ -13,10 +13,10 @@ from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.changes.change_that_shortens_idle_time import timeline_change
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.memory_by_stage_content import memory_by_stage
+from shardwright.api.report.other_plans.searched_members_content import searched_members
 from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
 from shardwright.api.report.predicted_step_cost_memory_proof_content import answer_card
 from shardwright.api.report.prediction_accuracy_content import prediction_accuracy
-from shardwright.api.report.searched_members_content import searched_members
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.api.report.what_if_content import what_if_axes

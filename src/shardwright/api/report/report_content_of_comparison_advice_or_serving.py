@@ -9,7 +9,7 @@ import shardwright
 from shardwright.api.report.compared_strategies_content import compared_strategies
 from shardwright.api.report.faster_launch_changes_content import launch_advice
 from shardwright.api.report.serving_latencies_content import serving_latencies
-from shardwright.files.comparison_advice_and_serving_contents import (
+from shardwright.files.comparison_advice_serving_document_classes import (
     StoredAdvice,
     StoredComparison,
     StoredServing,

@@ -12,7 +12,7 @@ from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.simulate_deployment import serve_simulate
 from shardwright.arrays import FloatArray
 from shardwright.errors import InfeasibleError
-from shardwright.files.comparison_advice_and_serving_contents import (
+from shardwright.files.comparison_advice_serving_document_classes import (
     StoredPool,
     StoredServing,
     StoredSpread,

@@ -15,9 +15,9 @@ from shardwright.files.plan_and_simulation_file_contents import (
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -18,7 +18,7 @@ from shardwright.progress_callback import Progress
 from shardwright.search.exact.enumerate_lane_distributions import require_few_members
 from shardwright.search.exact.exact_space import exact_space
 from shardwright.search.exact.find_exact import find_exact
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
+from shardwright.search.exact.stage_of_block_range import chain_blocks
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import Stops

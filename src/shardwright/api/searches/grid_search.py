@@ -34,7 +34,7 @@ from shardwright.search.grid.verify_certificate import Recheck, recheck
 from shardwright.search.search_answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP, Limit, limit_of
-from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
+from shardwright.simulator.simulate_plan import plan_of_grid, simulate_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIGA

@@ -27,14 +27,14 @@ from shardwright.search.mixed.bounds.cost_bound import interval_holds
 from shardwright.search.mixed.bounds.time_bound import covers_space, dual_holds
 from shardwright.search.mixed.find_by_cost_or_energy import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import Goal, price_per_second_of
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
     PoolGridSearch,
     pool_grid_space,
 )
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
-from shardwright.search.mixed.priced_pipelines_and_space_text import TOLERANCE
+from shardwright.search.mixed.price_pipelines_and_describe_space import TOLERANCE
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts

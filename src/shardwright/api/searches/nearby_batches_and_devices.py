@@ -11,7 +11,7 @@ from shardwright.api.request_to_problem import capacity_of, facts_of, space_of
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.search_answer import Answer, Nearby

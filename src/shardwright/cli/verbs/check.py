@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.console import Group
 
 from shardwright.api import prove_or_train_plan as run_plan
-from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api import verify_plan_file_by_repetition as verify_stored_answers
 from shardwright.cli.declare_engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardwright.api import compare_strategies_and_clusters as compare_strategies
-from shardwright.cli import exit_code_and_quiet_line as verdict
+from shardwright.cli import prediction_exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument, Option
 from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb

@@ -7,7 +7,7 @@ from importlib import import_module
 from rich.console import Group, RenderableType
 
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
-from shardwright.cli import exit_code_and_quiet_line as verdict
+from shardwright.cli import prediction_exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb
 from shardwright.cli.terminal import output_and_progress as screen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from shardwright.api import request_to_problem
 from shardwright.api.searches import grid_search
-from shardwright.cli import exit_code_and_quiet_line as verdict
+from shardwright.cli import prediction_exit_code_and_quiet_line as verdict
 from shardwright.cli.declare_engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option, group

@@ -17,9 +17,9 @@ from shardwright.api.searches.device_and_batch_sweeps import (
     progress_rate,
 )
 from shardwright.api.training_run_days_and_dollars import with_training_cost
-from shardwright.cli.exit_code_and_quiet_line import simulation_line
 from shardwright.cli.parsing.parse_token_and_sequence_counts import AUTO, read_batch, read_count
 from shardwright.cli.parsing.shared_options import AnswerForm
+from shardwright.cli.prediction_exit_code_and_quiet_line import simulation_line
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.cli.terminal.additional_sections_and_json_fields_record import ExtraAnswers
 from shardwright.errors import UsageError

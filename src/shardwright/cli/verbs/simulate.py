@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.console import Group, RenderableType
 
 from shardwright.api import simulate_strategy_and_verify_stored as simulate_strategy
-from shardwright.cli import exit_code_and_quiet_line as verdict
+from shardwright.cli import prediction_exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option
 from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb

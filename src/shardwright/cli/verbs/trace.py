@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-from shardwright.api import trace_step
+from shardwright.api import trace_simulated_step as trace_step
 from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Option

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api import compare_plan_with_strategy as explain_choice
+from shardwright.api import explain_why_not_other_strategy as explain_choice
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.declare_options_and_parse_command_lines import Argument
 from shardwright.cli.parsing.wrap_function_as_command_line_verb import verb

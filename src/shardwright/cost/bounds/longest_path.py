@@ -12,7 +12,10 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
-from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import SHARE_ROUNDING, picoseconds
+from shardwright.cost.bounds.seconds_to_event_simulation_picoseconds import (
+    SHARE_ROUNDING,
+    picoseconds,
+)
 from shardwright.cost.bounds.sends_between_pipeline_ranks import border_picoseconds, border_shares
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.step.strategy_task_seconds import StepCosts

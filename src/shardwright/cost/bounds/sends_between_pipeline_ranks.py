@@ -8,7 +8,10 @@ from math import gcd, lcm
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import SHARE_ROUNDING, picoseconds
+from shardwright.cost.bounds.seconds_to_event_simulation_picoseconds import (
+    SHARE_ROUNDING,
+    picoseconds,
+)
 from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.strategy.grid.parallelism_grid import Grid

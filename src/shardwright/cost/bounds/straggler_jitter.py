@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log2
 
-from shardwright.hardware.device_topology import counts_by_group
+from shardwright.hardware.cluster_network_levels import counts_by_group
 from shardwright.program.training_problem import Problem
 
 

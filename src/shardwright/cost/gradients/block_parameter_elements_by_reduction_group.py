@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import KINDS, PASSES
+from shardwright.cost.gradients.layer_synchronisation_table_classes import KINDS, PASSES
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import (
+from shardwright.cost.gradients.layer_synchronisation_table_classes import (
     KINDS,
     ShardedElements,
 )

@@ -28,7 +28,7 @@ from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares impo
     layer_sync_seconds,
     wire_shares,
 )
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import (
+from shardwright.cost.gradients.layer_synchronisation_table_classes import (
     FETCHES,
     OWNERS,
     PASSES,

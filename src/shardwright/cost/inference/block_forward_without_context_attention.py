@@ -25,15 +25,18 @@ from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.gemm_element_attention_seconds import element_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import spans_along
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat, OperatorPrecision
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
+    NumberFormat,
+    OperatorPrecision,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.local_token_and_tensor_sizes import LoweringContext, per_token
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.serving_engines.runtime_for_forward_kernels_of_engines import FORWARD
 

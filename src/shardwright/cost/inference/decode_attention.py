@@ -16,7 +16,7 @@ from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured impo
     DECODE_TILE,
     LATENT_COMPUTE,
 )
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 
 WIDE = 2.0

@@ -12,7 +12,7 @@ from shardwright.hardware.catalog.measured_serving_kernels import FittedForm, se
 from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import (
     SMALL_KERNEL_LAUNCHES,
 )
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 
 
 def fitted_seconds(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.cost.kernels.accelerator_rates import Machine
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     NumberFormat,
     OperatorPrecision,
     Precision,

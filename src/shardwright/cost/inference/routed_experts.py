@@ -13,7 +13,7 @@ from shardwright.cost.inference.make_prices_non_decreasing_in_size import non_de
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.measured_serving_kernels import FittedForm, serving_tables
 from shardwright.hardware.catalog.serving_kernel_constants_where_unmeasured import EXPERT_LAUNCHES
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 
 
 def active_experts(tokens: FloatArray, *, experts: int, topk: int, local: float) -> FloatArray:

@@ -12,7 +12,7 @@ from shardwright.cost.kernels.accelerator_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, ElementKernels

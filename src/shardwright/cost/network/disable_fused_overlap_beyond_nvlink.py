@@ -20,7 +20,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     regular_levels,
     row_of,
 )
-from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+from shardwright.program.layout.group_devices_by_parts_of_dims import (
     group_and_first_members,
     projection,
 )

@@ -32,8 +32,8 @@ from shardwright.hardware.catalog.measured_gemm_attention_collective_tables impo
 )
 from shardwright.hardware.catalog.measured_serving_kernels import engine_curves
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.cluster_network_levels import network_units
 from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.hardware.device_topology import network_units
 from shardwright.hardware.link_and_network_tier import Link, Tier
 from shardwright.lazily_compiled_dataclass import dataclass
 

@@ -19,8 +19,7 @@ from shardwright.collectives.groups.span_of_device_list import (
 )
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup
-from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.hardware.device_topology import (
+from shardwright.hardware.cluster_network_levels import (
     group_ends,
     network_levels,
     network_units,
@@ -28,6 +27,7 @@ from shardwright.hardware.device_topology import (
     with_working_devices,
     zone_rates,
 )
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass

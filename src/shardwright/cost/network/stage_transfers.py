@@ -27,8 +27,8 @@ from shardwright.cost.network.networks_of_plan_devices import (
     rate_of_level,
     rates_between,
 )
+from shardwright.hardware.cluster_network_levels import level_between
 from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.hardware.device_topology import level_between
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_messages import Messages

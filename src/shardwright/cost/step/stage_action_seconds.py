@@ -26,7 +26,7 @@ from shardwright.program.device_classes_with_equal_actions import (
     class_numbers,
 )
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.index_cuts import largest_remainder
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import largest_remainder
 from shardwright.program.lowered_program import Program
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import StageParts

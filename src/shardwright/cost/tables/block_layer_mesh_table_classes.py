@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import SyncTable
 from shardwright.lazily_compiled_dataclass import dataclass
 
 
@@ -109,7 +109,7 @@ class MeshTable:
         sync: per block.
         norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
         slowdown: (n,) factor on kernels beside a layer's gather or reduction.
-        shares: (2, tiers, n) see `grid_synchronisation.link_shares`.
+        shares: (2, tiers, n) see `price_layer_synchronisation_on_grids.link_shares`.
         gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one
             layer's gathers and reduction (`sharding_copies_and_overlap_slowdown`).
         host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and

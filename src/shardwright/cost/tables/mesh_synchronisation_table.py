@@ -14,9 +14,9 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.buffers.nccl_and_overlap_buffers_and_device_context import communicator_bytes
-from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
 from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import SumSpans
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SYNCS, SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import SYNCS, SyncTable
+from shardwright.cost.gradients.price_layer_synchronisation_on_grids import link_shares, sync_table
 from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.network.fp8_scale_reductions import scale_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import (

@@ -29,7 +29,7 @@ from shardwright.cost.reduce_problem_to_relevant_runtime_fields import block_pro
 from shardwright.cost.tables.apply_recompute_and_offload_policy import kept_variant
 from shardwright.cost.tables.block_layer_mesh_table_classes import BlockTable
 from shardwright.cost.tables.block_table import block_table
-from shardwright.hardware.device_topology import repetition_devices
+from shardwright.hardware.cluster_network_levels import repetition_devices
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
@@ -45,7 +45,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     product_class,
     regular_levels,
 )
-from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import indices
 from shardwright.program.layout.stage_devices_that_share_samples import replica
 from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.device_equivalence_traits import Grouping

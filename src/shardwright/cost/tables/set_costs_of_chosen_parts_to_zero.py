@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import OWNERS, SUMS
+from shardwright.cost.gradients.layer_synchronisation_table_classes import OWNERS, SUMS
 from shardwright.cost.tables.block_layer_mesh_table_classes import MeshTable
 from shardwright.program.training_problem import Problem
 

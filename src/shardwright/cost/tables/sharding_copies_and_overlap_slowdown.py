@@ -14,7 +14,7 @@ from shardwright.cost.gradients.gradient_and_parameter_wire_bytes import gathere
 from shardwright.cost.gradients.layer_reduce_gather_seconds_and_link_shares import (
     LISTED_GATHER_OPERATORS,
 )
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import SyncTable
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.kernels.quantization_passes import weight_bytes

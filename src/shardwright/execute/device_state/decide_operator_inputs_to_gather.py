@@ -9,7 +9,7 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure
 from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import token_box
-from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import indices
 from shardwright.program.layout.tensor_layout import count, joined_intervals
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.decide_operator_inputs_to_gather import is_gathered
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import (
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import (
     OperatorShare,
     RoutedTokens,
 )
@@ -15,11 +15,11 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.operator_cuts_on_one_device_of_plan import CellStructure
 from shardwright.program.layout.device_cuts_in_placement_tree import Cell, StageCells
 from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, reference_runs
-from shardwright.program.layout.index_cuts import covered_runs, indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import covered_runs, indices
 from shardwright.program.layout.tensor_layout import (
     Box,
     Indices,

@@ -9,7 +9,7 @@ from operator import add
 
 import torch
 
-from shardwright.execute.device_state.flat_buckets import rows_within
+from shardwright.execute.device_state.parameter_views_of_flat_buckets import rows_within
 from shardwright.execute.device_state.stored_parameter_parts import (
     Key,
     ParameterStore,

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.device_state.flat_buckets import FlatBucket, flat_bucket
+from shardwright.execute.device_state.parameter_views_of_flat_buckets import FlatBucket, flat_bucket
 from shardwright.execute.device_state.stored_parameter_parts import Key, ParameterStore
 from shardwright.execute.device_state.sum_each_parameter_gradient_over_devices import in_own_order
 from shardwright.execute.numerics.base.run_precision import RunPrecision

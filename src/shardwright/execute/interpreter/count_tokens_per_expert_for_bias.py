@@ -11,7 +11,7 @@ from shardwright.execute.interpreter.iterate_device_passes_in_order import Turn
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.numerics.experts.load_balancing_loss import tokens_by_expert
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.find_balanced_routers_and_selection_biases import selection_bias
+from shardwright.model.find_routers_with_balancing_loss_or_biases import selection_bias
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.device_parts_of_dims import token_box
 from shardwright.program.stages.stage_segments import Segment

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shardwright.execute.device_state.exchange_with_optimizer_shard_owners import owned_gradient
-from shardwright.execute.device_state.flat_buckets import FlatBucket
+from shardwright.execute.device_state.parameter_views_of_flat_buckets import FlatBucket
 from shardwright.execute.device_state.stored_parameter_parts import ParameterStore, origin
 from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,

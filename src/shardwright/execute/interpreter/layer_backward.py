@@ -23,6 +23,7 @@ from shardwright.execute.interpreter.operator_inputs_on_device import (
 from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import Balance
 from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import is_stand_in
 from shardwright.execute.numerics.base.operator_protocol import Gradients
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_grad
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.redistribution.redistribute_one_tensor import with_key_prefix
@@ -31,12 +32,11 @@ from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader im
     stays_on_device,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
-from shardwright.model.find_balanced_routers_and_selection_biases import balanced_routers
+from shardwright.model.find_routers_with_balancing_loss_or_biases import balanced_routers
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.routes_that_return_shared_key_gradients import CotangentRoute
 from shardwright.program.layout.tensor_layout import Indices
 

@@ -43,7 +43,7 @@ from shardwright.execute.transport.communication_requests import Task
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.tensors_without_gradient import without_gradient
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 
 
 def run_forward(

@@ -16,6 +16,7 @@ from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block im
     is_stand_in,
 )
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
@@ -29,12 +30,11 @@ from shardwright.execute.redistribution.tensor_layouts_at_producer_and_reader im
     layer_exits,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import TEACHER, TEXT
 from shardwright.model.ir.numerical_constants import TextRotary
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.layout.tensor_layout import Indices, Layout
 
 

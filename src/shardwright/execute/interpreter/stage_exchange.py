@@ -10,7 +10,7 @@ import torch
 from shardwright.execute.device_state.stored_parameter_parts import ParameterStore
 from shardwright.execute.numerics.base.operator_protocol import Gradients
 from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
-from shardwright.execute.redistribution.redistribute_tensors import (
+from shardwright.execute.redistribution.run_layout_transition import (
     EdgeState,
     receive_edge,
     send_edge,

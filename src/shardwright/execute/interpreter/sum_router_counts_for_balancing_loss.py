@@ -30,7 +30,7 @@ from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.communication_requests import Post, Take, Task
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.find_balanced_routers_and_selection_biases import (
+from shardwright.model.find_routers_with_balancing_loss_or_biases import (
     balanced_routers,
     router_shapes,
 )

@@ -27,7 +27,7 @@ from shardwright.execute.training.unsupported_router_settings import (
 )
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.execute.training.write_and_open_token_files import open_rows
-from shardwright.execute.weights.read_settings_from_config import stored_settings
+from shardwright.execute.weights.read_numerical_settings_from_config import stored_settings
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.training_problem import Problem
 

@@ -27,7 +27,6 @@ from shardwright.execute.launch.options_to_training_inputs import (
     native_grid,
     precision_of_options,
 )
-from shardwright.execute.launch.peak_memory import watch_memory
 from shardwright.execute.launch.rank_device_and_backend import backend_of, own_device
 from shardwright.execute.launch.run_options_and_report import (
     NATIVE,
@@ -39,6 +38,7 @@ from shardwright.execute.launch.run_options_and_report import (
 )
 from shardwright.execute.launch.start_ranks import FOLDER
 from shardwright.execute.launch.train_rank_by_interpreter import rank_by_device, run_rank
+from shardwright.execute.launch.watch_peak_memory_of_process import watch_memory
 from shardwright.execute.native.grids_that_torch_can_run import (
     differences_from_plan,
 )
@@ -47,7 +47,7 @@ from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_loop import StepReport
 from shardwright.execute.training.world_process_group import process_group
 from shardwright.execute.weights.read_weights import HuggingFaceWeights
-from shardwright.hardware.device_topology import network_units
+from shardwright.hardware.cluster_network_levels import network_units
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.training_problem import Problem

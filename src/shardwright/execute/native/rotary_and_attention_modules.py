@@ -20,6 +20,7 @@ from shardwright.execute.native.ring_attention import Ring, attend_over_ring
 from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
 from shardwright.execute.numerics.attention.attention_operator import temperature_factors
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
@@ -31,7 +32,6 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotated_pair_count,
 )
 from shardwright.execute.numerics.positions.rotary_operator import join_rotary_keys
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Indices

@@ -10,7 +10,7 @@ from shardwright.execute.numerics.attention.indexer_key_block_selection import s
 from shardwright.execute.numerics.base.isolate_operator_of_pipeline_cut_block import GATHER, SCATTER
 from shardwright.execute.numerics.base.operator_protocol import Numerics
 from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
-from shardwright.execute.numerics.experts.expert_dispatch_across_pipeline_cut import (
+from shardwright.execute.numerics.experts.routed_rows_as_token_slots import (
     GatherSlots,
     ScatterSlots,
     copy_to_slots,

@@ -20,7 +20,7 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
     run_step,
     step_differences,
 )
-from shardwright.execute.training.image_arrays_and_patches import (
+from shardwright.execute.training.open_image_arrays_and_cut_patches import (
     has_class_token,
     has_grid,
     patch_operator,
@@ -32,7 +32,7 @@ from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import ImageInput, TextRotary
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.index_cuts import indices, largest_remainder
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import indices, largest_remainder
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_structural_plan_rules import require_valid

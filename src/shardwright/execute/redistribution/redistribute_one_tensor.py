@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from shardwright.execute.redistribution.redistribute_tensors import redistribute
+from shardwright.execute.redistribution.run_layout_transition import redistribute
 from shardwright.execute.transport.communication_requests import Answer, Begin, End, T, Task
 from shardwright.program.layout.tensor_layout import Layout
 

@@ -23,13 +23,13 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.block.routes_that_return_shared_key_gradients import (
     CotangentRoute,
     shared_cotangent_routes,
 )
 from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
-from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import indices
 from shardwright.program.layout.operator_tensor_layouts import (
     cotangent_layout,
     made_layout,

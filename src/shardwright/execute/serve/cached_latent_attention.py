@@ -22,6 +22,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.layers.linear import Linear, weight_and_bias_names
 from shardwright.execute.numerics.positions.rotary_operator import Rotary, join_rotary_keys
 from shardwright.execute.serve.cached_operators import (
@@ -36,11 +37,10 @@ from shardwright.execute.serve.cached_operators import (
 from shardwright.execute.serve.device_kv_cache import CacheKey
 from shardwright.execute.serve.kv_cache_blocks import key_reach
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.absorbed_latent_attention_sizes import latent_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
-from shardwright.model.latent_attention_sizes import latent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.positions.rotary_angles import largest_length_with_equal_rotation
 from shardwright.execute.numerics.registry import numerics_of
@@ -36,7 +37,6 @@ from shardwright.execute.serve.device_kv_cache import CacheKey, DeviceCache
 from shardwright.execute.serve.kv_cache_blocks import key_reach
 from shardwright.execute.serve.padded_iteration_rows import IterationRows, RequestPart
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 

@@ -13,7 +13,7 @@ import torch
 from shardwright.execute.device_state.operator_tokens_parameters_and_groups_on_device import (
     operator_share,
 )
-from shardwright.execute.redistribution.redistribute_tensors import redistribute
+from shardwright.execute.redistribution.run_layout_transition import redistribute
 from shardwright.execute.serve.cached_latent_attention import latent_operators
 from shardwright.execute.serve.device_kv_cache import CacheKey
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reach

@@ -18,15 +18,15 @@ from shardwright.execute.interpreter.chunk_passes import Walker
 from shardwright.execute.interpreter.iterate_device_passes_in_order import Turn
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
 from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_kv_cache import DeviceCache
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.padded_iteration_rows import IterationRows
-from shardwright.execute.serve.served_text_decoder import require_served
+from shardwright.execute.serve.remove_prediction_modules_and_check_model import require_served
 from shardwright.execute.training.prepare_work_shared_by_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model

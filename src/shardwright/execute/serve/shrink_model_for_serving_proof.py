@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from shardwright.execute.proof.model_with_divided_widths import narrower_model, narrowest_model
 from shardwright.execute.proof.short_windows import ShortReach, with_short_windows
-from shardwright.execute.serve.served_text_decoder import require_served, served_model
+from shardwright.execute.serve.remove_prediction_modules_and_check_model import (
+    require_served,
+    served_model,
+)
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -19,6 +19,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.training.compare_step_gradients_on_virtual_devices import (
@@ -27,7 +28,6 @@ from shardwright.execute.training.compare_step_gradients_on_virtual_devices impo
 from shardwright.execute.training.prepare_work_shared_by_devices import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT

@@ -8,8 +8,8 @@ from dataclasses import field
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.flat_buckets import FlatBucket
 from shardwright.execute.device_state.offload_and_restore_part_of_tensor import WHOLE_PERCENT
+from shardwright.execute.device_state.parameter_views_of_flat_buckets import FlatBucket
 from shardwright.execute.device_state.plan_parameter_buckets import plan_buckets
 from shardwright.execute.device_state.stored_parameter_parts import (
     Key,
@@ -47,7 +47,7 @@ from shardwright.execute.training.unsupported_router_settings import (
 from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.find_balanced_routers_and_selection_biases import selection_biases
+from shardwright.model.find_routers_with_balancing_loss_or_biases import selection_biases
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind

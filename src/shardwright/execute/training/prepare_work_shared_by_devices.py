@@ -16,7 +16,7 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.layout.index_cuts import largest_remainder
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import largest_remainder
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import plan_stages

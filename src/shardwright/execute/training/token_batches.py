@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.training.image_arrays_and_patches import image_patches
+from shardwright.execute.training.open_image_arrays_and_cut_patches import image_patches
 from shardwright.execute.training.write_and_open_token_files import TEXT, open_rows
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -10,7 +10,7 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     splits_tokens,
 )
 from shardwright.execute.numerics.images.patch_grid_and_position_interpolation import image_grid
-from shardwright.execute.training.image_arrays_and_patches import has_grid
+from shardwright.execute.training.open_image_arrays_and_cut_patches import has_grid
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model

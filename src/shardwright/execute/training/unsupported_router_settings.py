@@ -6,7 +6,7 @@ Needs no PyTorch.
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.model.find_balanced_routers_and_selection_biases import (
+from shardwright.model.find_routers_with_balancing_loss_or_biases import (
     router_shapes,
     selection_biases,
 )

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.image_arrays_and_patches import open_images, require_image_places
 from shardwright.execute.training.mapped_arrays import map_array
+from shardwright.execute.training.open_image_arrays_and_cut_patches import (
+    open_images,
+    require_image_places,
+)
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model
@@ -44,7 +47,7 @@ def open_rows(
     Raises:
         DataError: no file, or another sequence than the job's; not such a file; another dtype than
         in its description; shorter than a batch; a token outside the vocabulary; images that do not
-        fit (`image_arrays_and_patches`). The error names the file, the number and the remedy.
+        fit (`open_image_arrays_and_cut_patches`). The error names file, number and remedy.
     """
     paths = {TEXT: files} if isinstance(files, Path) else dict(files)
     lengths = {s.name: s.tokens for s in job.sequences}

@@ -11,7 +11,7 @@ from shardwright.execute.checkpoints.checkpoint_tensor_names_and_file_digests im
 from shardwright.execute.checkpoints.read_checkpoint import SavedSource, has_block, read_checkpoint
 from shardwright.execute.device_state.stored_parameter_parts import Key, parameter_of
 from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
-from shardwright.execute.weights.read_settings_from_config import stored_settings
+from shardwright.execute.weights.read_numerical_settings_from_config import stored_settings
 from shardwright.execute.weights.read_weights import FLOATS, open_weights
 from shardwright.execute.weights.write_weights import DTYPE_NAMES, save_weights
 from shardwright.model.blocks.multi_token_prediction import MODULE, without_predictors

@@ -38,7 +38,7 @@ from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTED, num_predictors_of
 from shardwright.model.families.huggingface_config import parse_config
-from shardwright.model.find_balanced_routers_and_selection_biases import selection_biases
+from shardwright.model.find_routers_with_balancing_loss_or_biases import selection_biases
 from shardwright.model.ir.model_graph import Model
 
 SHARD_BYTES = 5_000_000_000

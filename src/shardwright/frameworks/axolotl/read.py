@@ -18,12 +18,12 @@ from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables i
 )
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
-from shardwright.frameworks.transformers.settings import ATTENTION
-from shardwright.frameworks.transformers.trainer_reader import (
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
     TrainerNames,
     files_of,
     trainer_reader,
 )
+from shardwright.frameworks.transformers.settings import ATTENTION
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"

@@ -22,7 +22,7 @@ from shardwright.frameworks.documents.evaluate_constant_python_expressions impor
     Values,
     value_of,
 )
-from shardwright.frameworks.documents.launched_recipe_function import (
+from shardwright.frameworks.documents.find_launched_recipe_function import (
     RECIPE,
     Function,
     builds_configuration,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.group_plan_stages_by_degrees import Mesh
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.stages_with_different_degrees import Mesh
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.replace_unprintable_characters import MAX_STRATEGY, printable

@@ -8,7 +8,7 @@ from shardwright.errors import DataError
 from shardwright.frameworks.flagscale.settings import SETTINGS
 from shardwright.frameworks.launch.build_launch import option_variables
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
-from shardwright.frameworks.megatron.megatron_core_fields import without_section
+from shardwright.frameworks.megatron.argument_names_of_core_fields import without_section
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, dialect_reader
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.runtime.runtime_registry import load_runtime

@@ -29,7 +29,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
 )
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.hardware.cluster import Cluster
-from shardwright.strategy.grid.stages_with_different_degrees import Mesh, joined_mesh, stages_of
+from shardwright.strategy.grid.group_plan_stages_by_degrees import Mesh, joined_mesh, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
 FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")

@@ -30,14 +30,14 @@ from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables i
 )
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP, is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
-from shardwright.frameworks.transformers.settings import IGNORED
-from shardwright.frameworks.transformers.trainer_reader import (
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
     REPLICAS_ALONE,
     TrainerNames,
     files_of,
     read_trainer,
     settings_if_supported,
 )
+from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.parse_launch_arguments import Arguments
 

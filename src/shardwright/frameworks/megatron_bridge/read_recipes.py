@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.documents.launched_recipe_function import RECIPE
+from shardwright.frameworks.documents.find_launched_recipe_function import RECIPE
 from shardwright.frameworks.launch.framework_detection import (
     NO_CLAIM,
     Claim,

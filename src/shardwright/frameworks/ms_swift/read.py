@@ -21,7 +21,7 @@ from shardwright.frameworks.launch.training_launch_and_reader_types import (
     LaunchReader,
     default_notes,
 )
-from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
+from shardwright.frameworks.megatron.argument_names_of_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OPTIMIZER,
@@ -36,7 +36,7 @@ from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables i
 )
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP
 from shardwright.frameworks.transformers.read import normalize_dtypes
-from shardwright.frameworks.transformers.trainer_reader import (
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
     TrainerNames,
     files_of,
     read_trainer,

@@ -13,7 +13,7 @@ from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.megatron.megatron_core_fields import (
+from shardwright.frameworks.megatron.argument_names_of_core_fields import (
     FIELD_NAMES,
     OF_RECIPES,
     without_section,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.documents.launched_recipe_function import RECIPE
+from shardwright.frameworks.documents.find_launched_recipe_function import RECIPE
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.runtime.parse_launch_arguments import Arguments
 

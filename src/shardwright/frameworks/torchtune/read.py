@@ -23,7 +23,10 @@ from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables i
 )
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
-from shardwright.frameworks.transformers.trainer_reader import TrainerNames, trainer_reader
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
+    TrainerNames,
+    trainer_reader,
+)
 
 _OPTIMIZERS: Final = {
     "torch.optim.adamw": "adamw",

@@ -13,7 +13,7 @@ from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import names
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
-from shardwright.frameworks.transformers.trainer_reader import (
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
     TrainerNames,
     files_of,
     trainer_reader,

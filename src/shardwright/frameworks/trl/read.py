@@ -19,7 +19,7 @@ from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables i
 )
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes, set_default_peft_targets
-from shardwright.frameworks.transformers.trainer_reader import (
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
     TrainerNames,
     files_of,
     trainer_reader,

@@ -9,12 +9,12 @@ from typing import Final
 from shardwright.frameworks.launch.build_launch import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch_and_reader_types import FileSettings, Launch
-from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
+from shardwright.frameworks.megatron.argument_names_of_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.settings.refuse_unpriced_settings import OFF
 from shardwright.frameworks.settings.setting_values_from_and_to_text import count
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
-from shardwright.frameworks.transformers.trainer_reader import judged_settings
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import judged_settings
 from shardwright.frameworks.verl.actor_settings import (
     ACTOR_ON_FSDP,
     ACTOR_PREFIX,

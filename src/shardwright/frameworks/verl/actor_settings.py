@@ -15,7 +15,7 @@ from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables i
 )
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import is_on
 from shardwright.frameworks.transformers.read import normalize_dtypes
-from shardwright.frameworks.transformers.trainer_reader import TrainerNames
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import TrainerNames
 from shardwright.runtime.parse_launch_arguments import Arguments
 
 DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"

@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import by_name
-from shardwright.frameworks.transformers.trainer_reader import TrainerNames
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import TrainerNames
 from shardwright.frameworks.verl.actor_settings import DOCS, device_count_notes, normalize_formats
 
 

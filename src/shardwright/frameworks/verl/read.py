@@ -24,7 +24,10 @@ from shardwright.frameworks.megatron.read import USUAL_RUNTIME
 from shardwright.frameworks.settings.refuse_unpriced_settings import OPTIMIZER, refuse
 from shardwright.frameworks.settings.spaced_name_lists_and_wildcard_key_tables import name_set
 from shardwright.frameworks.transformers.convert_trainer_settings_and_strategy import FSDP
-from shardwright.frameworks.transformers.trainer_reader import read_trainer, settings_if_supported
+from shardwright.frameworks.transformers.reader_of_trainer_based_frameworks import (
+    read_trainer,
+    settings_if_supported,
+)
 from shardwright.frameworks.verl.actor_on_megatron import read_actor_on_megatron
 from shardwright.frameworks.verl.actor_settings import ACTOR_ON_FSDP, ACTOR_PREFIX, REFUSED
 from shardwright.frameworks.verl.fine_tuning_setting_names_and_defaults import FINE_TUNING

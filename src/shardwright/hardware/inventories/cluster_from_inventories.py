@@ -14,7 +14,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.inventories.catalog_node_match import may_have_accelerator
-from shardwright.hardware.inventories.cluster_file_entry import NodeEntry, node_entry
+from shardwright.hardware.inventories.cluster_file_node_kind_entry import NodeEntry, node_entry
 from shardwright.hardware.inventories.link_efficiencies_from_bus_bandwidth import (
     measured_efficiencies,
 )

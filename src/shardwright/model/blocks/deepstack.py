@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from shardwright.model.blocks.dense_operators import hidden_extent
+from shardwright.model.blocks.dense_transformer_operators import hidden_extent
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import MEMORY, Block
 from shardwright.model.ir.model_graph import Model, Run

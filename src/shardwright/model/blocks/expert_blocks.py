@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     hidden_extent,
     linear,
     mlp_operators,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     QkNorm,
     core_operator,
     head_extents,

@@ -10,7 +10,7 @@ decoding is not written here.
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     core_operator,
     head_extents,
     hidden_extent,

@@ -14,7 +14,7 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.assemble_decoder_model import configured_model
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     hidden_extent,
     linear,
     norm,

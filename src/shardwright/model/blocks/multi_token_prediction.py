@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.model.blocks.dense_blocks import embedding_block, head_block
-from shardwright.model.blocks.dense_operators import hidden_extent, linear, norm
+from shardwright.model.blocks.dense_transformer_operators import hidden_extent, linear, norm
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.model.blocks.dense_operators import hidden_extent, linear, unary_operator
+from shardwright.model.blocks.dense_transformer_operators import (
+    hidden_extent,
+    linear,
+    unary_operator,
+)
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Parameter
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.blocks.dense_operators import hidden_extent, linear, norm
+from shardwright.model.blocks.dense_transformer_operators import hidden_extent, linear, norm
 from shardwright.model.ir.config_json_field_access import (
     MAX_CONTEXT,
     MAX_HEAD_DIM,

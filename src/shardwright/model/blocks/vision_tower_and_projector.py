@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.dense_blocks import layer_block
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     attention_operators,
     hidden_extent,
     linear,

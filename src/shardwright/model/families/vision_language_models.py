@@ -34,7 +34,7 @@ from shardwright.model.families.images.kimi_tower_settings import (
 )
 from shardwright.model.families.images.llava_tower_settings import STRATEGIES
 from shardwright.model.families.images.minimax_tower_settings import merge_sizes
-from shardwright.model.families.images.tower_settings_interface_and_fields import MAX_PATCH
+from shardwright.model.families.images.tower_reader_interface_and_shared_fields import MAX_PATCH
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.config_json_field_access import (
     MAX_HEADS,

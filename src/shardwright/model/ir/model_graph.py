@@ -6,8 +6,8 @@ from dataclasses import field
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
+from shardwright.model.ir.checkpoint_number_formats import StoredFormat
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.model.ir.stored_format_of_checkpoint import StoredFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

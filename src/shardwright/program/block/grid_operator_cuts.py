@@ -11,8 +11,8 @@ from functools import lru_cache, partial
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.program.block.grid_or_plan_cut_protocol import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.layout_changes import axis_change
-from shardwright.program.block.operator_cut_protocol import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Factor, Size
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_parts_of_dims import reference_runs

@@ -12,7 +12,7 @@ from shardwright.program.block.collective_for_layout_change_along_axis import (
     WHOLE,
     transition,
 )
-from shardwright.program.block.operator_cut_protocol import TOKEN_DIMS, LayoutChange, resolved
+from shardwright.program.block.grid_or_plan_cut_protocol import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Size
 
 

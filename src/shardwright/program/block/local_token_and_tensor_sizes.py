@@ -8,7 +8,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.block.operator_cut_protocol import Placing, is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import Placing, is_routed
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, ExpertDispatch

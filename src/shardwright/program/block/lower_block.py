@@ -32,6 +32,7 @@ from shardwright.program.block.block_program import (
 )
 from shardwright.program.block.communication.moves_between_operators import edge_moves, exit_moves
 from shardwright.program.block.communication.moves_inside_operators import operator_moves
+from shardwright.program.block.grid_or_plan_cut_protocol import Placing, is_routed
 from shardwright.program.block.kernels.linear_kernels import adapter_works
 from shardwright.program.block.kernels.local_operator_sizes import Local
 from shardwright.program.block.kernels.operator_kernels import KERNELS_OF, chunk_sort_works
@@ -44,7 +45,6 @@ from shardwright.program.block.local_token_and_tensor_sizes import (
     per_token,
     router_kernels,
 )
-from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.operators_quantised_by_recipe import is_narrow
 from shardwright.program.block.saved_tensors import saved_tensors
 from shardwright.program.block.symbolic_sizes import Size

@@ -16,19 +16,19 @@ from shardwright.program.block.communication.layout_changes_of_transition_on_one
     merge_same_steps,
     transition_near_device,
 )
-from shardwright.program.block.operator_cut_protocol import LayoutChange
+from shardwright.program.block.grid_or_plan_cut_protocol import LayoutChange
 from shardwright.program.block.routes_that_return_shared_key_gradients import cotangent_routes
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_cuts_in_placement_tree import Cell, StageCells
 from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, token_box
-from shardwright.program.layout.index_cuts import covered_runs, indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import covered_runs, indices
+from shardwright.program.layout.group_devices_by_parts_of_dims import TOKENS, projection
 from shardwright.program.layout.operator_tensor_layouts import (
     made_layout,
     stream_operator,
     wanted_layout,
 )
-from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import TOKENS, projection
 from shardwright.program.layout.stage_devices_that_share_samples import replica
 from shardwright.program.layout.tensor_layout import Box, count, intersection
 from shardwright.strategy.plan.operator_split_tree import Exchange

@@ -14,7 +14,7 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.identity_cache_keys import Same
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import FullRecompute, LinearLoss

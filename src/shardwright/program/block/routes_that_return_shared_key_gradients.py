@@ -17,10 +17,10 @@ from itertools import combinations
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Extent
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import cut_dims, reference_runs
-from shardwright.program.layout.index_cuts import covered_runs
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import covered_runs
 from shardwright.program.layout.operator_tensor_layouts import (
     cotangent_layout,
     interned_layout,

@@ -12,6 +12,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.model.tensors_without_gradient import without_gradient
 from shardwright.program.block.block_program import Recomputable, SavedTensor
+from shardwright.program.block.grid_or_plan_cut_protocol import Placing, is_routed
 from shardwright.program.block.local_token_and_tensor_sizes import (
     GEMM_KINDS,
     LoweringContext,
@@ -22,7 +23,6 @@ from shardwright.program.block.local_token_and_tensor_sizes import (
     stream_share,
     stream_volume,
 )
-from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.saved_under_recompute import saved_after_recompute
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (

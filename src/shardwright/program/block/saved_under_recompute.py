@@ -8,12 +8,12 @@ from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import Operator
 from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.program.block.block_program import Recomputable, SavedTensor
+from shardwright.program.block.grid_or_plan_cut_protocol import Placing
 from shardwright.program.block.local_token_and_tensor_sizes import (
     LoweringContext,
     output_sizes,
     stream_volume,
 )
-from shardwright.program.block.operator_cut_protocol import Placing
 from shardwright.program.block.operators_rerun_by_runtime_recompute_modules import (
     is_dropped,
     recomputed_operators,

@@ -16,7 +16,7 @@ from shardwright.hardware.strided_device_list import DeviceList, union
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.index_cuts import AxisStep, Way
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import AxisStep, Way
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.stage_splits_and_policies import Placement

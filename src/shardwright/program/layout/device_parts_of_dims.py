@@ -7,7 +7,7 @@ from functools import lru_cache
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.device_cuts_in_placement_tree import Cell, CellRow
-from shardwright.program.layout.index_cuts import Way, covered_runs, indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import Way, covered_runs, indices
 from shardwright.program.layout.tensor_layout import Box, Interval
 
 

@@ -17,7 +17,7 @@ from shardwright.program.layout.device_parts_of_dims import (
     intervals,
     reference_runs,
 )
-from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+from shardwright.program.layout.group_devices_by_parts_of_dims import (
     PARTS,
     projection,
     tokens,

@@ -18,7 +18,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     devices_of,
     regular_levels,
 )
-from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.equal_weighted_and_zigzag_cuts import indices
 from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 
 

@@ -12,7 +12,7 @@ from shardwright.hardware.strided_device_list import DeviceList, are_disjoint, u
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import MAX_LISTED
 from shardwright.strategy.plan.stage_splits_and_policies import Placement
 
 Place = tuple[int, int]

@@ -31,7 +31,7 @@ from shardwright.program.layout.device_cuts_in_placement_tree import (
     row_of,
 )
 from shardwright.program.layout.device_parts_of_dims import intervals
-from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+from shardwright.program.layout.group_devices_by_parts_of_dims import (
     PARTS,
     group_and_first_members,
     projection,
@@ -39,7 +39,7 @@ from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
     tokens,
 )
 from shardwright.program.layout.tensor_layout import Interval
-from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums, numbered_values
+from shardwright.program.stages.find_gradient_sum_groups import Sums, numbered_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

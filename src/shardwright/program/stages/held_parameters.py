@@ -16,8 +16,8 @@ from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.block.operators_quantised_by_recipe import is_narrow
 from shardwright.program.stages.device_shares_of_parameter_use import ParameterUse, device_shares
+from shardwright.program.stages.find_gradient_sum_groups import Sums, sums_of
 from shardwright.program.stages.gradient_sum_groups import GradientShare
-from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums, sums_of
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.stages.uses_of_each_parameter import (
     ParameterPlace,

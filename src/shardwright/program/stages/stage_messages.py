@@ -17,12 +17,12 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import intervals
-from shardwright.program.layout.operator_tensor_layouts import made_layout, stream_operator
-from shardwright.program.layout.placement_tree_devices_by_parts_of_dims import (
+from shardwright.program.layout.group_devices_by_parts_of_dims import (
     PARTS,
     projection,
     tokens,
 )
+from shardwright.program.layout.operator_tensor_layouts import made_layout, stream_operator
 from shardwright.program.layout.tensor_layout import Holding, Layout, volume
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.transition.cheapest_layout_transition import transition

@@ -10,7 +10,7 @@ from shardwright.report.guide.guide_pictures import GuidePicture, guide_pictures
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
-from shardwright.report.pictures.guide_break_evens_picture_content import FORM_OF_UNIT
+from shardwright.report.pictures.guide.break_evens_picture_content import FORM_OF_UNIT
 
 FORMULAS: Final = (
     Column(field="quantity", heading="Quantity"),

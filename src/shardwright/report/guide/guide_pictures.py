@@ -10,8 +10,8 @@ from xml.etree.ElementTree import Element, tostring
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.charts.guide_break_even_intervals import append_break_even_intervals
 from shardwright.report.page.charts.guide_rule_loss_bars import append_rule_loss_bars
-from shardwright.report.pictures.guide_break_evens_picture_content import break_evens_content
-from shardwright.report.pictures.guide_rule_losses_picture_content import rule_losses_content
+from shardwright.report.pictures.guide.break_evens_picture_content import break_evens_content
+from shardwright.report.pictures.guide.rule_losses_picture_content import rule_losses_content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_los
 )
 from shardwright.report.terminal_line_wrapping import Indented, WrappedText
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.units import (
     format_bytes,
     format_count,

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardwright.report.page.markup.sentences_with_json_values import sentence_text
 from shardwright.report.page.report_page import report_views
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 
 
 def render_report(report_json: Any) -> RenderableType:

@@ -14,13 +14,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, NodeTier
-from shardwright.hardware.device_partition_by_network_level import Units
-from shardwright.hardware.device_topology import (
+from shardwright.hardware.cluster_network_levels import (
     group_ends,
     levels_inside_nodes,
     network_levels,
     network_units,
 )
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.link_and_network_tier import Tier
 from shardwright.hardware.zone_link_record_and_price_checks import ZoneLink
 from shardwright.lazily_compiled_dataclass import dataclass

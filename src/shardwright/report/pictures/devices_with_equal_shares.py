@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
-from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import MAX_LISTED
 
 MAX_DEVICES = MAX_LISTED
 """Largest number of devices of a plan that is drawn."""

@@ -13,7 +13,7 @@ from shardwright.schedules.action_table_to_plan_entries_and_time_slots import (
     table_of_entries,
 )
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule_table
-from shardwright.schedules.table_picture import draw
+from shardwright.schedules.table_text_picture import draw
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan

@@ -11,8 +11,8 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, Track
 from shardwright.report.pictures.devices_with_equal_shares import device_text
-from shardwright.simulator.device_traffic_by_group_and_tier import Traffic
 from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.simulator.traffic.device_traffic_by_group_and_tier import Traffic
 
 COLOURS: Final = {
     "F": "#7fb2e5",

@@ -11,7 +11,7 @@ from rich.text import Text
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import REMARK_STYLE
+from shardwright.report.titled_screen_sections import REMARK_STYLE
 from shardwright.search.search_answer import (
     Alternative,
     Answer,

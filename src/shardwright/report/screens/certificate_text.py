@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.search.optimality_certificate import Certificate, claim
 from shardwright.search.search_answer import (
     Unsearched,

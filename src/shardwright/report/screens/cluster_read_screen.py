@@ -12,7 +12,7 @@ from shardwright.hardware.inventories.cluster_from_inventories import ClusterRea
 from shardwright.hardware.inventories.node_facts import Assumption, FoundFact
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.strategy.text.replace_unprintable_characters import printable
 
 MAX_CELL: Final = 400

@@ -12,7 +12,7 @@ from rich.text import Text
 from shardwright.report.screens.strategy_comparison_screen import days_text, training_document
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import labelled_lines, section
+from shardwright.report.titled_screen_sections import labelled_lines, section
 from shardwright.search.answer_summary_text import request_lines
 from shardwright.search.comparison_row import Compared
 from shardwright.search.scaling_and_batch_results import Batches, ScalingTable, Trial

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.search.runnable_and_refused_frameworks_record import Runners
 
 RUN_COMMAND = "shardwright run"

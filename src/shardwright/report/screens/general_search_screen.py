@@ -19,7 +19,7 @@ from shardwright.report.screens.mixed_cluster_certificate_screen import render_m
 from shardwright.report.screens.plan_in_cluster_scenarios_screen import render_scenarios
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.report.terminal_line_wrapping import without_wrapping
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Unsearched
 from shardwright.search.simulated_strategy import Simulation

@@ -13,7 +13,7 @@ from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verd
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import labelled_lines, section
+from shardwright.report.titled_screen_sections import labelled_lines, section
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.answer_summary_text import Line
 from shardwright.search.optimality_certificate import claim

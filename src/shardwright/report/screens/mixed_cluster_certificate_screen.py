@@ -11,7 +11,7 @@ from shardwright.report.pictures.time_cost_pareto_text import front_picture
 from shardwright.report.screens.certificate_text import bound_lines, claim_text
 from shardwright.report.terminal_line_wrapping import Indented
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.search.mixed_cluster_certificate import FrontPoint, MixedPart, ValuedPart
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.units import format_count, format_dollars, format_percent, format_seconds

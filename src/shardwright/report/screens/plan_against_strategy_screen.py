@@ -10,7 +10,7 @@ from rich.text import Text
 from shardwright.files.plan_and_simulation_file_contents import prediction_document
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.search.answer_summary_text import answer_line, misfit_text, verdict
 from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid
 from shardwright.search.plan_against_strategy_result import Beside, Why, missing_bytes

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from shardwright.report.screens.certificate_text import bound_lines, claim_text
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import section
+from shardwright.report.titled_screen_sections import section
 from shardwright.search.certificate_part_of_cluster_states import ScenariosPart, judged_by
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.units import format_percent

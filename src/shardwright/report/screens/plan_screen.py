@@ -13,7 +13,7 @@ from shardwright.report.screens.certificate_text import certificate_text, unsear
 from shardwright.report.screens.memory_by_pipeline_rank_table import host_table, memory_table
 from shardwright.report.screens.step_time_table import breakdown_table
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import REMARK_STYLE, labelled_lines, section
+from shardwright.report.titled_screen_sections import REMARK_STYLE, labelled_lines, section
 from shardwright.search.search_answer import (
     Answer,
     Goodput,

@@ -12,7 +12,7 @@ from shardwright.files.plan_and_simulation_file_contents import simulation_docum
 from shardwright.hardware.catalog.list_prices import GIVE_A_PRICE
 from shardwright.report.screens.step_time_table import part_name, part_order
 from shardwright.report.terminal_table import plain_table
-from shardwright.report.titled_sections import labelled_lines, section
+from shardwright.report.titled_screen_sections import labelled_lines, section
 from shardwright.search.answer_summary_text import request_lines
 from shardwright.search.comparison_row import Compared
 from shardwright.search.simulated_strategy import strategy_text

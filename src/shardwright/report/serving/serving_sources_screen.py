@@ -12,7 +12,10 @@ from rich.text import Text
 
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
 from shardwright.hardware.catalog.measured_serving_kernels import serving_tables
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat, OperatorPrecision
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
+    NumberFormat,
+    OperatorPrecision,
+)
 from shardwright.report.terminal_table import plain_table
 from shardwright.runtime.serving_engines.engine_options import flag_of
 from shardwright.runtime.serving_engines.serving_engine import Engine

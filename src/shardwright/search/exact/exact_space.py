@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import network_units
+from shardwright.hardware.cluster_network_levels import network_units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem

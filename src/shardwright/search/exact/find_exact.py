@@ -34,7 +34,7 @@ from shardwright.search.exact.price_one_stage_under_split_tree import (
     StageOption,
     options_in_one_plan,
 )
-from shardwright.search.exact.search_shapes_best_first_then_orders import (
+from shardwright.search.exact.search_shapes_best_first_then_pipeline_orders import (
     Best,
     best_first,
     run_orders,
@@ -46,13 +46,13 @@ from shardwright.search.exact.stage_choices_and_bounds import (
     member_counts,
     shape_bounds,
 )
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
+from shardwright.search.exact.stage_of_block_range import chain_blocks
 from shardwright.search.grid.find_best_grid import problem_text
 from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_time_limit import Limit, Stops, limit_of, progress_text
 from shardwright.search.universal_time_bound import universal_seconds
-from shardwright.simulator.plan_simulation import fits_hosts
+from shardwright.simulator.simulate_plan import fits_hosts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -42,17 +42,17 @@ from shardwright.search.exact.lane_shapes_without_order_and_bounds import (
     LaneShapes,
 )
 from shardwright.search.exact.lower_candidate_stages_to_tasks_without_order import lane_of, table_of
-from shardwright.search.exact.search_shapes_best_first_then_orders import (
+from shardwright.search.exact.search_shapes_best_first_then_pipeline_orders import (
     Best,
     best_first,
     run_orders,
 )
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks
-from shardwright.search.exact.tasks_without_order import tasks_of_shape
+from shardwright.search.exact.stage_of_block_range import chain_blocks
+from shardwright.search.exact.tasks_shared_by_all_orders import tasks_of_shape
 from shardwright.search.optimality_certificate import Counts
 from shardwright.search.search_time_limit import Limit, progress_text
 from shardwright.simulator.peak_device_memory import plan_memory
-from shardwright.simulator.plan_simulation import fits_hosts, lower
+from shardwright.simulator.simulate_plan import fits_hosts, lower
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

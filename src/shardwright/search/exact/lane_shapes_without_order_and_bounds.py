@@ -13,7 +13,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.device_topology import with_working_devices
+from shardwright.hardware.cluster_network_levels import with_working_devices
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.stages.held_parameters import shares_of
 from shardwright.program.stages.stage_segments import StageParts

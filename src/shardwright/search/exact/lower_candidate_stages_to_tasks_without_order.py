@@ -27,7 +27,7 @@ from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.build_1f1b_rows_by_microbatches_in_flight import one_f_one_b_rows
 from shardwright.search.exact.price_one_stage_under_split_tree import LANE, StageOption
-from shardwright.search.exact.tasks_without_order import ShapeTasks, tasks_of_shape
+from shardwright.search.exact.tasks_shared_by_all_orders import ShapeTasks, tasks_of_shape
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import picoseconds
+from shardwright.cost.bounds.seconds_to_event_simulation_picoseconds import picoseconds
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import (
     with_overlap_of,
     without_fused_overlap,
@@ -33,7 +33,7 @@ from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.program.task_kind_stream_and_dependency_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.build_1f1b_rows_by_microbatches_in_flight import one_f_one_b_rows
-from shardwright.search.exact.stage_items_of_block_chain_parts import chain_blocks, stage_of_blocks
+from shardwright.search.exact.stage_of_block_range import chain_blocks, stage_of_blocks
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane

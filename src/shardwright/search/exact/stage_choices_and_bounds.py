@@ -19,7 +19,7 @@ from shardwright.search.exact.price_one_stage_under_split_tree import (
     StageOption,
     price_stage,
 )
-from shardwright.search.exact.stage_items_of_block_chain_parts import stage_of_blocks
+from shardwright.search.exact.stage_of_block_range import stage_of_blocks
 
 NEVER = np.iinfo(np.int64).max
 """Picoseconds of a shape that does not fit in memory."""

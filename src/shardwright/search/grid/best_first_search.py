@@ -23,7 +23,7 @@ from shardwright.search.grid.bounds.peak_memory_bounds import Peaks
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_time_limit import Limit, progress_text
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 _B1, _S = 1, 2

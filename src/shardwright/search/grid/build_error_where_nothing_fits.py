@@ -16,7 +16,7 @@ from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
-from shardwright.search.grid.bounds.bounded_members import (
+from shardwright.search.grid.bounds.members_with_time_and_memory import (
     ExpandedMembers,
     least_offloaded,
     smallest,
@@ -32,8 +32,8 @@ from shardwright.search.grid.changes_of_infeasible_request import (
 )
 from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.search.grid.members.grid_search_space import Space, supported_option_parts
-from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import host_lack
+from shardwright.simulator.simulate_plan import footprint_of_grid
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

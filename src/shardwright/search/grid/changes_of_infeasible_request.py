@@ -17,7 +17,7 @@ from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
-from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
+from shardwright.search.grid.bounds.members_with_time_and_memory import bound_space, smallest
 from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
@@ -25,7 +25,7 @@ from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
     standard_space,
 )
-from shardwright.simulator.plan_simulation import footprint_of_grid
+from shardwright.simulator.simulate_plan import footprint_of_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -12,9 +12,8 @@ from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import Bounded, bound_space
 from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
-from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import (
     AXES,
@@ -22,6 +21,7 @@ from shardwright.search.grid.members.grid_search_space import (
     Value,
     supported_option_parts,
 )
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import full_meshes, idle_meshes
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

@@ -13,7 +13,7 @@ from shardwright.program.identity_cache_keys import Same
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.best_first_search import Simulated
-from shardwright.search.grid.bounds.bounded_members import ExpandedMembers
+from shardwright.search.grid.bounds.members_with_time_and_memory import ExpandedMembers
 from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import NO_ROOM
 from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.build_error_where_nothing_fits import nothing_fits

@@ -12,7 +12,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.search.grid.bounds.bound_kernel_inputs import bound_all
-from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
+from shardwright.search.grid.bounds.members_with_time_and_memory import Bounded, bound_space
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.search_by_mesh_result import Searched
 from shardwright.strategy.grid.grid_rules import GridFacts

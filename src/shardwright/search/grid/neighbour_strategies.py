@@ -12,7 +12,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts

@@ -16,14 +16,18 @@ from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
-from shardwright.search.grid.members.device_meshes import MeshRows, full_meshes, idle_meshes
 from shardwright.search.grid.members.grid_search_space import Space, supported_option_parts
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import (
+    MeshRows,
+    full_meshes,
+    idle_meshes,
+)
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.grid.search_by_mesh_result import Searched
-from shardwright.search.grid.search_meshes_for_fixed_options import PartSearch
+from shardwright.search.grid.search_meshes_for_fixed_runtime_options import PartSearch
 from shardwright.search.search_request import SEARCH_MEMORY
 from shardwright.search.search_time_limit import Limit
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import lone_stages
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -9,9 +9,9 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.search.grid.best_first_search import SearchOutcome
-from shardwright.search.grid.bounds.bounded_members import ExpandedMembers
-from shardwright.search.grid.members.device_meshes import MESH, MeshRows
+from shardwright.search.grid.bounds.members_with_time_and_memory import ExpandedMembers
 from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import MESH, MeshRows
 from shardwright.search.grid.search_overlapped_and_two_lane_schedules import PairedSearch
 
 

@@ -40,7 +40,7 @@ from shardwright.search.grid.members.enumerate_members import (
 )
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.search_time_limit import Limit
-from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts

@@ -11,7 +11,7 @@ from shardwright.errors import DataError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
-from shardwright.search.grid.bounds.bounded_members import (
+from shardwright.search.grid.bounds.members_with_time_and_memory import (
     Bounded,
     ExpandedMembers,
     bound_space,
@@ -28,8 +28,8 @@ from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import SEARCH_MEMORY
 from shardwright.search.search_time_limit import Limit
 from shardwright.search.universal_time_bound import universal_bound
-from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import host_lack
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.longest_path import rank_end_picoseconds
 from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as in_flight_rows
-from shardwright.cost.bounds.round_seconds_to_kernel_picoseconds import picoseconds
+from shardwright.cost.bounds.seconds_to_event_simulation_picoseconds import picoseconds
 from shardwright.cost.step.shared_scalar_cost_formulas import reserved_bytes, temporary_bytes
 from shardwright.cost.step.strategy_task_seconds import MAX_PIECES
 from shardwright.kernel_compilation import python_form

@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.joint import price_layer_runs_and_splits_of_each_rank as label_options
-from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
+from shardwright.search.joint.pipeline_bound_label_kernels import LABELS, reach, ways_on
 from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
     OPTIONS,
     Cells,

@@ -15,7 +15,7 @@ from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.search.joint.joint_plan_and_step_costs import JointPlan, joint_step_costs
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import ShapedSpace
-from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, fits_hosts, simulate_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

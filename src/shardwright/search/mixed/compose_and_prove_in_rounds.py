@@ -8,9 +8,9 @@ from math import inf
 from shardwright.progress_callback import Progress
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap, lower_bound
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.group_pipelines_by_pools_used import pool_subsets
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks
+from shardwright.search.mixed.pipelines.subsets_by_pool_speed_and_zone import pool_subsets
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     CompositionQueue,
     compose_by_limits,
@@ -21,7 +21,7 @@ from shardwright.search.mixed.plans.compose_at_time_limits import (
 from shardwright.search.mixed.plans.local_search_of_plans import improve_best_plans
 from shardwright.search.mixed.plans.plan_search_state import SearchState, simulate_best
 from shardwright.search.mixed.plans.plans_of_equal_replicas import compose_one_shape
-from shardwright.search.mixed.priced_pipelines_and_space_text import (
+from shardwright.search.mixed.price_pipelines_and_describe_space import (
     no_plan_fits,
     stage_costs_by_options,
 )

@@ -11,7 +11,6 @@ from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_bound import interval_up_to
 from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import ValuesCache
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import (
     ENERGY,
     PARETO,
@@ -19,6 +18,7 @@ from shardwright.search.mixed.pipelines.pool_cost_rates import (
     Goal,
     PricePerSecond,
 )
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     all_queues,
@@ -35,7 +35,7 @@ from shardwright.search.mixed.plans.low_cost_plans import (
 from shardwright.search.mixed.plans.plan_search_state import simulate_best
 from shardwright.search.mixed.plans.plans_of_equal_replicas import compose_one_shape
 from shardwright.search.mixed.plans.search_grids_of_device_pool_by_node_ranges import PoolGrids
-from shardwright.search.mixed.priced_pipelines_and_space_text import stage_costs_by_options
+from shardwright.search.mixed.price_pipelines_and_describe_space import stage_costs_by_options
 from shardwright.search.mixed.search_effort_limits import Effort
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces
 from shardwright.search.mixed_cluster_certificate import TimeInterval

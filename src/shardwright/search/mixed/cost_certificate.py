@@ -8,13 +8,13 @@ from math import inf, isfinite
 from shardwright.cost.network.networks_of_plan_devices import kind_problem
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_bound import least_value
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import PARETO, TIME, Goal
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.build_certificate import build_certificate
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import pipelines_text
 from shardwright.search.mixed.plans.search_grids_of_device_pool_by_node_ranges import PoolGrids
-from shardwright.search.mixed.priced_pipelines_and_space_text import pipelines_space
+from shardwright.search.mixed.price_pipelines_and_describe_space import pipelines_space
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
 from shardwright.search.mixed_cluster_certificate import (

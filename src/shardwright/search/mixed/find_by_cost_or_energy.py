@@ -27,7 +27,7 @@ from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.plans.search_grids_of_device_pool_by_node_ranges import PoolGrids
-from shardwright.search.mixed.priced_pipelines_and_space_text import (
+from shardwright.search.mixed.price_pipelines_and_describe_space import (
     TOLERANCE,
     no_plan_fits,
     price_pipelines,

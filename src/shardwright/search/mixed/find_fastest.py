@@ -16,7 +16,7 @@ from shardwright.progress_callback import Progress
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap
 from shardwright.search.mixed.compose_and_prove_in_rounds import report_progress, search_in_rounds
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
     GridAnswerCache,
     PoolResult,
@@ -28,7 +28,7 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan,
 from shardwright.search.mixed.plans.next_best_plans import runners_up, simulate_slower_candidates
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.plans.search_fewer_nodes_for_faster_plans import search_fewer_nodes
-from shardwright.search.mixed.priced_pipelines_and_space_text import (
+from shardwright.search.mixed.price_pipelines_and_describe_space import (
     TOLERANCE,
     price_pipelines,
     space_text,

@@ -11,6 +11,7 @@ from math import ceil
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.search.orders.find_and_unroll_repeating_action_blocks import repetends, unroll
 from shardwright.search.orders.found_order import (
     CodedOrder,
     FoundOrder,
@@ -24,7 +25,6 @@ from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_
 from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_local_search import shift
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
-from shardwright.search.orders.repeating_blocks import repetends, unroll
 
 PATIENCE = (0, 8, 14, 16, 20, 24)
 """Sixteenths of a weight gradient that must fit into a gap before it is scheduled there."""

@@ -13,6 +13,13 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.search.orders.best_memory_options_of_given_order import (
+    Choice,
+    OptionCombinations,
+    best_choice_for_order,
+    fitting_combinations,
+    option_combinations,
+)
 from shardwright.search.orders.chunk_memory_options import (
     MemoryOptions,
     check_options,
@@ -31,13 +38,6 @@ from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.local_search_of_memory_options import climb_choices
 from shardwright.search.orders.makespan_bound_over_memory_options import makespan_bound
 from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_trip_times
-from shardwright.search.orders.memory_knapsack import (
-    Choice,
-    OptionCombinations,
-    best_choice_for_order,
-    fitting_combinations,
-    option_combinations,
-)
 from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.search.orders.chunk_memory_options import MemoryOptions, with_chosen_options
-from shardwright.search.orders.find_order import list_scheduling_policies
-from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_schedule
-from shardwright.search.orders.memory_knapsack import (
+from shardwright.search.orders.best_memory_options_of_given_order import (
     Choice,
     OptionCombinations,
     OrderReplay,
     choice_of_combinations,
 )
+from shardwright.search.orders.chunk_memory_options import MemoryOptions, with_chosen_options
+from shardwright.search.orders.find_order import list_scheduling_policies
+from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_schedule
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 REACH = 4

@@ -27,10 +27,10 @@ from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.orders.find_order_tables_by_stage_times import find_order_tables
 from shardwright.search.orders.order_problem import LARGEST
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
-from shardwright.simulator.group_stages_of_equal_cost import stage_kinds
-from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.plan_stages_edges_rows_and_device_classes import summings_of
 from shardwright.simulator.price_device_families_of_stages import price_stages
+from shardwright.simulator.resolve_stages_edges_and_device_classes import summings_of
+from shardwright.simulator.simulate_plan import simulate_plan
+from shardwright.simulator.stage_kinds_priced_once import stage_kinds
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_structural_plan_rules import require_valid

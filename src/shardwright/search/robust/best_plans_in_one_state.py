@@ -16,7 +16,7 @@ from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.plans.plan_search_state import simulate_feasible
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.optimality_certificate import Certificate
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from shardwright.errors import ModelError
 from shardwright.job.number_formats_of_published_checkpoints import published_checkpoint
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     NumberFormat,
     OperatorPrecision,
     Precision,
 )
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.ir.checkpoint_number_formats import StoredFormat
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.stored_format_of_checkpoint import StoredFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

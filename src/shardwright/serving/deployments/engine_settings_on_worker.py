@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
-from shardwright.model.latent_attention_sizes import latent_of
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
+from shardwright.model.absorbed_latent_attention_sizes import latent_of
 from shardwright.runtime.serving_engines.engine_defaults_on_device import (
     EngineSite,
     engine_on_device,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.hardware.catalog.fitted_serving_constants import SERVING, ServingConstants
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving_workload_formats_and_objectives import ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ServingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.serving_engines.serving_engine import Engine

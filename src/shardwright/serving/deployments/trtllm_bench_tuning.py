@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Worker

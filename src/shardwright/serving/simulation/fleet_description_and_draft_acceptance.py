@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.job.serving_workload_formats_and_objectives import Speculation
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Speculation
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.request_router import Router

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.job.serving_workload_formats_and_objectives import Promise
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Promise
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
 

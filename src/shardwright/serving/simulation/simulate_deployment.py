@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.errors import StrategyError, UsageError
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, Poisson
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ClosedLoop, Poisson
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.deployments.serving_problem import ServingProblem

@@ -24,14 +24,14 @@ from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
-from shardwright.job.serving_workload_formats_and_objectives import NumberFormat
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.absorbed_latent_attention_sizes import latent_of
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.latent_attention_sizes import latent_of
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     ElementKernels,

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     ClosedLoop,
     Diurnal,
     NumberFormat,

@@ -30,7 +30,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from shardwright.errors import DataError, nearest
-from shardwright.job.serving_workload_formats_and_objectives import Trace
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import Trace
 
 MAX_FILE_BYTES: Final = 2 * 1024**3
 MAX_REQUESTS: Final = 10_000_000

@@ -15,7 +15,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_part_sizes import proportional_parts
-from shardwright.strategy.plan.split_tree_span_and_overlap import depth
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import depth
 from shardwright.strategy.plan.stage_splits_and_policies import Placement
 from shardwright.strategy.rule_violations import Violation, raise_first
 from shardwright.strategy.text.split_tree_notation import MAX_DEPTH

@@ -11,7 +11,7 @@ from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane, Role
 from shardwright.strategy.plan.operator_split_tree import devices_of, num_leaves
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import MAX_LISTED
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.verify.block_coverage import StagePieces, operators_of

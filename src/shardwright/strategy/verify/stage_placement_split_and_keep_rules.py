@@ -10,7 +10,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.lane_of_batch_share_and_stages import Lane
 from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
-from shardwright.strategy.plan.split_tree_span_and_overlap import (
+from shardwright.strategy.plan.split_tree_span_and_leaf_overlap import (
     MAX_LISTED,
     device_span,
     nodes,

@@ -11,7 +11,7 @@ from shardwright.hardware.catalog.fitted_serving_constants import (
     ServingConstants,
 )
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.errors.error_limits import BarResult
+from shardwright.validation.errors.check_against_limits import BarResult
 from shardwright.validation.errors.markdown_sections_shared_by_accuracy_pages import (
     Line,
     error_cell,
@@ -22,8 +22,8 @@ from shardwright.validation.errors.markdown_sections_shared_by_accuracy_pages im
     skipped_section,
 )
 from shardwright.validation.errors.prediction_errors import ErrorStatistics, grouped
+from shardwright.validation.serving.error_limit_results import WaitingResult, serving_limit_results
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.serving_error_limits import WaitingResult, serving_limit_results
 from shardwright.validation.serving.serving_errors import (
     ServingRow,
     ServingValidation,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, ServingJob
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ClosedLoop, ServingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.serving_engines.serving_engine import Engine

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
-from shardwright.job.serving_workload_formats_and_objectives import ClosedLoop, Lengths
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import ClosedLoop, Lengths
 from shardwright.runtime.serving_engines.serving_engine import Admission
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem

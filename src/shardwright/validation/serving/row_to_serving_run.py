@@ -19,7 +19,7 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.number_formats_of_published_checkpoints import find_checkpoint, plain_precision
-from shardwright.job.serving_workload_formats_and_objectives import (
+from shardwright.job.serving_arrivals_lengths_formats_and_objectives import (
     Arrivals,
     ClosedLoop,
     Lengths,

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.hardware.catalog.fitted_training_constants import DECLARED, SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.errors.error_limits import BarResult, errors_against_limit
+from shardwright.validation.errors.check_against_limits import BarResult, errors_against_limit
 from shardwright.validation.errors.markdown_sections_shared_by_accuracy_pages import (
     Line,
     error_cell,

@@ -29,7 +29,7 @@ from shardwright.runtime.parse_launch_arguments import (
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.tables.apply_facts_to_row import cell_text, text_of_options
 from shardwright.validation.tables.csv_rows import EMPTY
-from shardwright.validation.training.implied_cells import QUANTUM, padded
+from shardwright.validation.training.fill_empty_cells_others_imply import QUANTUM, padded
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 _CELLS: Final = {

@@ -6,9 +6,9 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, Constants
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.simulate_plan import simulate_grid
 from shardwright.validation.training.measured_training_run import TrainingRun
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from shardwright.errors import ModelError
 from shardwright.model.blocks.assemble_decoder_model import decoder_model
 from shardwright.model.blocks.dense_blocks import embedding_block, head_block, layer_block
-from shardwright.model.blocks.dense_operators import attention_operators, mlp_operators
+from shardwright.model.blocks.dense_transformer_operators import attention_operators, mlp_operators
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.model.families.huggingface_config import (

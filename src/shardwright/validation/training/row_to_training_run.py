@@ -1,8 +1,8 @@
 """Convert a row of a training table to a run to predict, or to the reason why the row is skipped.
 
 Nothing is guessed. A cell that is empty, both in the table and in the facts beside it, and that the
-other cells do not imply (`implied_cells`), makes the row incomplete. Cells that were filled are
-listed in ``TrainingRun.assumptions``.
+other cells do not imply (`fill_empty_cells_others_imply`), makes the row incomplete. Cells that
+were filled are listed in ``TrainingRun.assumptions``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ from shardwright.validation.training.cells_from_megatron_arguments import (
     with_launch_options,
 )
 from shardwright.validation.training.cluster_of_row import row_cluster
-from shardwright.validation.training.implied_cells import recomputed_modules, with_implied_cells
+from shardwright.validation.training.fill_empty_cells_others_imply import (
+    recomputed_modules,
+    with_implied_cells,
+)
 from shardwright.validation.training.measured_training_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.predict_run import problem_of_run
 from shardwright.validation.training.row_model_from_config_catalog_or_sizes import row_model

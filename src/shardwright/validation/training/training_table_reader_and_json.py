@@ -12,7 +12,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
 from shardwright.validation.table_reader_and_fold_validation import TableReader
 from shardwright.validation.training.accuracy_page import accuracy_page
-from shardwright.validation.training.empty_training_table_with_examples import COLUMNS
+from shardwright.validation.training.empty_table_columns_with_examples import COLUMNS
 from shardwright.validation.training.fit_constants import fit_kinds_of_fold, folds_text, read_folds
 from shardwright.validation.training.kinds_of_cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import (

@@ -13,11 +13,11 @@ import pytest
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.search.mixed.bounds.time_bound import covers_space
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.microbatches_and_layer_cut_by_deadline import (
     best_cut,
     most_above,
 )
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedPlan,
     general_plan,
@@ -44,7 +44,7 @@ from shardwright.search.mixed.stages.subspaces_and_stage_costs import (
 )
 from shardwright.search.mixed.stages.tensor_and_expert_meshes_of_stage import StageMesh
 from shardwright.search.mixed_cluster_certificate import Subspace
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from tests.search.mixed.members import (
     CLUSTERS,
     KINDS,

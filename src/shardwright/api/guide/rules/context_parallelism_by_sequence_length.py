@@ -6,8 +6,8 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import length_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import BRIDGE_STRATEGIES, pin
+from shardwright.api.guide.rules.build_break_even_questions import length_question
 from shardwright.search.search_request import Choices
 
 STEPS: Final[tuple[tuple[int, str, Choices], ...]] = (

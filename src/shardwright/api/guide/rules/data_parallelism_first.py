@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import memory_question
+from shardwright.api.guide.rules.break_even_plan_properties import splits_model
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import BRIDGE, data_parallel_pins
-from shardwright.api.guide.rules.plan_properties import splits_model
+from shardwright.api.guide.rules.build_break_even_questions import memory_question
 
 
 def advise(facts: RequestFacts) -> Advice:

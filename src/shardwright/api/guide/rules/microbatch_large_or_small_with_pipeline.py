@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import with_pins
+from shardwright.api.guide.best_plan_record import with_pins
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     ML_ENGINEERING,
     PLAYBOOK,
     pin,
 )
+from shardwright.api.guide.rules.build_break_even_questions import batch_question
 
 SIZES: Final = (1, 2, 4, 8)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import BestPlan, with_pins
+from shardwright.api.guide.best_plan_record import BestPlan, with_pins
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import PLAYBOOK, pin, powers_of_two
+from shardwright.api.guide.rules.build_break_even_questions import batch_question
 from shardwright.units import format_percent
 
 LARGEST_BUBBLE: Final = 0.1

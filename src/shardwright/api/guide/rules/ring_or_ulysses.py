@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import gcd
 
-from shardwright.api.guide.best_plan_of_request import with_pins
+from shardwright.api.guide.best_plan_record import with_pins
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import length_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import ML_ENGINEERING, pin
+from shardwright.api.guide.rules.build_break_even_questions import length_question
 
 
 def advise(facts: RequestFacts) -> Advice:

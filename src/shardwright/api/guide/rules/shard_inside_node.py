@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import network_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import ML_ENGINEERING, pin
+from shardwright.api.guide.rules.build_break_even_questions import network_question
 
 
 def advise(facts: RequestFacts) -> Advice:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.api.guide.best_plan_of_request import BestPlan
+from shardwright.api.guide.best_plan_record import BestPlan
 from shardwright.api.guide.find_value_where_best_plan_changes import BreakEvenQuestion
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import device_question
+from shardwright.api.guide.rules.break_even_plan_properties import splits_model
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     PLAYBOOK,
     data_parallel_pins,
     pin,
     powers_of_two,
 )
-from shardwright.api.guide.rules.plan_properties import splits_model
+from shardwright.api.guide.rules.build_break_even_questions import device_question
 from shardwright.search.search_request import Choices
 
 COMBINE: Final = 512

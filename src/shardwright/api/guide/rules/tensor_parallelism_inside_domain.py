@@ -7,7 +7,6 @@ from typing import Final
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import network_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     BRIDGE,
     ML_ENGINEERING,
@@ -16,6 +15,7 @@ from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     pin,
     powers_of_two,
 )
+from shardwright.api.guide.rules.build_break_even_questions import network_question
 
 USUAL: Final = 8
 """TP degree that is shown beside the best."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import batch_question
+from shardwright.api.guide.rules.break_even_plan_properties import splits_model
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import (
     SCALING_BOOK,
     data_parallel_pins,
     pin,
     powers_of_two,
 )
-from shardwright.api.guide.rules.plan_properties import splits_model
+from shardwright.api.guide.rules.build_break_even_questions import batch_question
 from shardwright.report.page.view_data_types.design_guide_rules_of_thumb_and_losses import Formula
 
 

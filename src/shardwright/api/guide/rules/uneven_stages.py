@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.api.guide.best_plan_of_request import with_pins
+from shardwright.api.guide.best_plan_record import with_pins
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts

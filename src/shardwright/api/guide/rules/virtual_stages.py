@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shardwright.api.guide.best_plan_of_request import with_pins
+from shardwright.api.guide.best_plan_record import with_pins
 from shardwright.api.guide.guide_rule_and_advice_classes import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
-from shardwright.api.guide.rules.break_even_questions import batch_question
 from shardwright.api.guide.rules.build_axis_pins_shared_by_rules import BRIDGE, pin
+from shardwright.api.guide.rules.build_break_even_questions import batch_question
 from shardwright.api.guide.rules.pipeline_or_not_by_bubble import pipelined_plan
 
 

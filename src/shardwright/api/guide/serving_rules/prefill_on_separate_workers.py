@@ -7,7 +7,7 @@ from shardwright.api.guide.serving_request_facts_and_simulations import (
     SimulatedDeployment,
 )
 from shardwright.api.guide.serving_rule_and_advice_classes import ServingAdvice, ServingRule
-from shardwright.api.guide.serving_rules.better_of_two_questions import prompt_question
+from shardwright.api.guide.serving_rules.break_even_load_and_prompt_length import prompt_question
 from shardwright.units import format_seconds
 
 LONG_PROMPT = 4096

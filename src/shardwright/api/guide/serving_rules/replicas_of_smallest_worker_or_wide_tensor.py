@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.guide.serving_request_facts_and_simulations import ServingFacts
 from shardwright.api.guide.serving_rule_and_advice_classes import ServingAdvice, ServingRule
-from shardwright.api.guide.serving_rules.better_of_two_questions import load_question
+from shardwright.api.guide.serving_rules.break_even_load_and_prompt_length import load_question
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:

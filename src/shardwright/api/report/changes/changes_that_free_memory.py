@@ -31,7 +31,7 @@ from shardwright.search.grid.members.default_runtime_and_recompute_options impor
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import limit_of
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
 

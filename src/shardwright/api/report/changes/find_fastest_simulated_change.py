@@ -23,7 +23,7 @@ from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.grid.neighbour_strategies import option_changes, simulated_change
 from shardwright.search.orders.search_orders_of_plan import has_searched_orders
 from shardwright.search.search_request import Request
-from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
+from shardwright.simulator.simulate_plan import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
 

@@ -22,7 +22,7 @@ from shardwright.report.page.view_data_types.step_time_parts import PlanIfFree
 from shardwright.search.grid.bounds.preload_kernels_before_search import load_kernels
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import limit_of
-from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulate_plan import simulate_plan
 from shardwright.strategy.text.grid_notation import print_grid
 
 SAME_PLAN: Final = "this plan"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shardwright.api.report.notebook_cards.general_plan_notation_card_content import plan_card
-from shardwright.api.report.notebook_cards.step_trace_card_record import step_trace_card
+from shardwright.api.report.notebook_cards.step_trace_content import step_trace_card
 from shardwright.api.report.predicted_step_cost_memory_proof_content import (
     answer_card,
     prediction_card,

@@ -17,7 +17,7 @@ from shardwright.execute.numerics.attention.unfused_attention import (
     unfused_attention,
     unfused_attention_backward,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import AttentionShape
 

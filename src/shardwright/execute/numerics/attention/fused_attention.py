@@ -19,7 +19,7 @@ from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
     key_block_gradients,
     merge_key_block,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
 
 QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

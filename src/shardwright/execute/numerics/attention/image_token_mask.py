@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     index_tensor,
@@ -19,7 +20,6 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotate_pairs,
     rotated_pair_count,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.operator import BlockChoice
 
 RULE = "execute.selected"

@@ -6,8 +6,8 @@ import torch
 
 from shardwright.execute.numerics.attention.split_queries_and_keys_into_tiles import TileRows
 from shardwright.execute.numerics.base.operator_collectives import exchange_tensors, group_members
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Indices, count
 

@@ -19,6 +19,7 @@ from shardwright.execute.numerics.attention.split_queries_and_keys_into_tiles im
     score_tiles,
 )
 from shardwright.execute.numerics.base.operator_protocol import Values
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.operator_with_autograd_backward import (
     autograd_gradients,
     detached_leaf,
@@ -27,7 +28,6 @@ from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     index_tensor,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 

@@ -16,7 +16,7 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
-from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.grid_or_plan_cut_protocol import is_routed
 
 SCATTER, GATHER = ".scatter", ".gather"
 

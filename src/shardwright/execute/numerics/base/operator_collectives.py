@@ -7,13 +7,13 @@ from math import prod
 
 import torch
 
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.transport.communication_requests import (
     GroupExchange,
     Reduce,
     Reduction,
     Task,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 
 
 def group_members(place: OperatorShare, name: str) -> tuple[int, ...]:

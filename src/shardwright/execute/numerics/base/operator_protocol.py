@@ -7,8 +7,8 @@ from typing import Protocol
 
 import torch
 
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 Values = tuple[torch.Tensor, ...]

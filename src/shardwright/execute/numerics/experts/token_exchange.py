@@ -13,14 +13,14 @@ from collections.abc import Callable
 import torch
 
 from shardwright.execute.numerics.base.operator_collectives import exchange_tensors
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import (
+    OperatorShare,
+    RoutedTokens,
+)
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import (
-    OperatorShare,
-    RoutedTokens,
-)
 from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]

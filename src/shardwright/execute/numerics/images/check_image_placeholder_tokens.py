@@ -17,7 +17,7 @@ from shardwright.model.ir.numerical_constants import ImageInput, Settings, TextR
 def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
     """Raise DataError if a text's image places exceed the image's tokens; M-RoPE: one full run.
 
-    Files are checked when they are opened (`training.image_arrays_and_patches`).
+    Files are checked when they are opened (`training.open_image_arrays_and_cut_patches`).
 
     Args:
         batch: the whole batch.

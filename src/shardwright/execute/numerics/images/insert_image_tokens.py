@@ -12,6 +12,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     require_gradient,
     shape_placeholder,
@@ -21,7 +22,6 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     unfold_elements,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import ImageInput
 

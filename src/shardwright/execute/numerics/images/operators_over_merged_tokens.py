@@ -20,8 +20,8 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.tensor_layout import Indices, count

@@ -12,6 +12,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
     require_gradient,
@@ -24,7 +25,6 @@ from shardwright.execute.numerics.images.patch_grid_and_position_interpolation i
 )
 from shardwright.execute.numerics.layers.linear import Linear, has_first_part
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import PositionAxes
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     parameters_by_role,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 
 
 def pool_patches(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

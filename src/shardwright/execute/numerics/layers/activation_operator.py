@@ -12,6 +12,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     input_gradients,
@@ -24,7 +25,6 @@ from shardwright.execute.numerics.layers.activation_functions import (
     clamped_gate,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 

@@ -11,13 +11,13 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     input_gradients,
     keep_extents,
     require_gradient,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

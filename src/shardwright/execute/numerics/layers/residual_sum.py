@@ -14,6 +14,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     input_gradients,
     keep_extents,
@@ -21,7 +22,6 @@ from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
 )
 from shardwright.execute.numerics.layers.linear import sum_tensors
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

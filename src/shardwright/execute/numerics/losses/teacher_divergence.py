@@ -12,6 +12,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     require_gradient,
@@ -23,7 +24,6 @@ from shardwright.execute.numerics.losses.logit_scaling import (
     scaled_logits_grad,
 )
 from shardwright.execute.transport.communication_requests import Reduction, Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

@@ -15,6 +15,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     input_gradients,
@@ -29,7 +30,6 @@ from shardwright.execute.numerics.norms.fused_norms import (
 )
 from shardwright.execute.numerics.norms.norm_groups_gain_and_bias_of_one_extent import ExtentNorm
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 

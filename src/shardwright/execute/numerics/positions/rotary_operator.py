@@ -16,6 +16,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     index_tensor,
     input_gradients,
@@ -35,7 +36,6 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotated_pair_count,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import GridRotary, Settings, TextRotary
 from shardwright.program.layout.tensor_layout import Indices

@@ -8,12 +8,12 @@ from torch.nn import functional
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.key_value_exchange import local_key_positions
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
+from shardwright.execute.numerics.base.operator_share_and_routed_tokens import OperatorShare
 from shardwright.execute.numerics.base.tensor_helpers_of_all_operators import (
     at_least_float32,
     index_tensor,
     parameters_by_role,
 )
-from shardwright.execute.transport.operator_share_and_routed_tokens_records import OperatorShare
 from shardwright.model.ir.operator import ScanShape
 
 FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}

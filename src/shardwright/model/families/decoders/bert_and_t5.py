@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from shardwright.model.blocks.assemble_decoder_model import decoder_model
 from shardwright.model.blocks.dense_blocks import embedding_block, head_block, layer_block
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     attention_operators,
     core_operator,
     distance_table,

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import layer_block
-from shardwright.model.blocks.dense_operators import mlp_operators
+from shardwright.model.blocks.dense_transformer_operators import mlp_operators
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.latent_attention import LatentShape, latent_shape, mla_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors

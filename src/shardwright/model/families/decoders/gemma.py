@@ -6,7 +6,7 @@ from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import decoder_block
-from shardwright.model.blocks.dense_operators import grouped_shape
+from shardwright.model.blocks.dense_transformer_operators import grouped_shape
 from shardwright.model.blocks.read_sliding_windows_from_config import windows_by_period
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.config_json_field_access import MAX_LAYERS, Fields

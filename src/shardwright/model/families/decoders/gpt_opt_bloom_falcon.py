@@ -6,7 +6,7 @@ from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import configured_model
 from shardwright.model.blocks.dense_blocks import decoder_block, layer_block, parallel_block
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     attention_operators,
     grouped_shape,
     mlp_operators,

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import decoder_block, layer_block
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     QkNorm,
     attention_operators,
     grouped_shape,

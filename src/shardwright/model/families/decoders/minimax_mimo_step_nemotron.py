@@ -10,7 +10,7 @@ from typing import Any
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import layer_block
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     QkNorm,
     attention_operators,
     grouped_shape,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.dense_operators import (
+from shardwright.model.blocks.dense_transformer_operators import (
     attention_operators,
     grouped_shape,
     hidden_extent,

@@ -6,7 +6,7 @@ from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import layer_block
-from shardwright.model.blocks.dense_operators import grouped_shape, mlp_operators
+from shardwright.model.blocks.dense_transformer_operators import grouped_shape, mlp_operators
 from shardwright.model.blocks.gated_delta_net_and_gated_attention import (
     delta_operators,
     delta_shape,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.model.families.fields.rotary_fields import number_or_none
-from shardwright.model.find_balanced_routers_and_selection_biases import router_shapes
+from shardwright.model.find_routers_with_balancing_loss_or_biases import router_shapes
 from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model
 

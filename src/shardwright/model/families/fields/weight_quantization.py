@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from shardwright.errors import ModelError
+from shardwright.model.ir.checkpoint_number_formats import StoredFormat
 from shardwright.model.ir.config_json_field_access import value_text
-from shardwright.model.ir.stored_format_of_checkpoint import StoredFormat
 
 FIELDS: Final = ("quantization_config", "compression_config")
 """Names of the object in a ``config.json``; compressed-tensors before 0.6 wrote the second name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images.tower_settings_interface_and_fields import (
+from shardwright.model.families.images.tower_reader_interface_and_shared_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,

@@ -13,7 +13,7 @@ from shardwright.model.families.fields.rotary_fields import (
     rotary_kind,
     rotary_settings,
 )
-from shardwright.model.families.images.tower_settings_interface_and_fields import (
+from shardwright.model.families.images.tower_reader_interface_and_shared_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,

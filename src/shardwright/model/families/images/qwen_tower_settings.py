@@ -7,7 +7,7 @@ from math import isqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import DEEP
-from shardwright.model.families.images.tower_settings_interface_and_fields import (
+from shardwright.model.families.images.tower_reader_interface_and_shared_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images import gemma_tower_settings as gemma_tower
+from shardwright.model.families.images import gemma4_tower_settings as gemma_tower
 from shardwright.model.families.images import kimi_tower_settings as kimi_tower
 from shardwright.model.families.images import llava_tower_settings as llava_tower
 from shardwright.model.families.images import minimax_tower_settings as minimax_tower
 from shardwright.model.families.images import qwen_tower_settings as qwen_tower
-from shardwright.model.families.images.tower_settings_interface_and_fields import Tower
+from shardwright.model.families.images.tower_reader_interface_and_shared_fields import Tower
 from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import ImageInput, Settings

@@ -9,8 +9,8 @@ from shardwright.collectives.algorithm_costs.algorithm_protocol import Collectiv
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Exposure, Move, Phase, move_on_axis
+from shardwright.program.block.grid_or_plan_cut_protocol import Placing, is_routed
 from shardwright.program.block.local_token_and_tensor_sizes import LoweringContext
-from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ExpertDispatch
 
 

@@ -7,12 +7,12 @@ from functools import lru_cache
 
 from shardwright.collectives.algorithm_costs.algorithm_protocol import Collective
 from shardwright.hardware.device_partition_by_network_level import equal_units
-from shardwright.program.block.operator_cut_protocol import LayoutChange
+from shardwright.program.block.grid_or_plan_cut_protocol import LayoutChange
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.cheapest_layout_transition import Transition, transition
-from shardwright.program.transition.layout_parts_exchanging_with_device import component
+from shardwright.program.transition.restrict_layouts_to_exchanging_devices import component
 from shardwright.program.transition.transition_steps_and_symbolic_proof import StepKind
 
 

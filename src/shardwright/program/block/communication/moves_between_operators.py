@@ -10,8 +10,8 @@ from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.block_program import Exposure, Move, Phase, move_on_axis
 from shardwright.program.block.communication.expert_dispatch_moves import dispatch_moves
+from shardwright.program.block.grid_or_plan_cut_protocol import LayoutChange, Placing, is_routed
 from shardwright.program.block.local_token_and_tensor_sizes import GEMM_KINDS, LoweringContext
-from shardwright.program.block.operator_cut_protocol import LayoutChange, Placing, is_routed
 from shardwright.program.block.operators_quantised_by_recipe import (
     is_scaled_by_block,
     scaled_width,

@@ -9,12 +9,12 @@ from shardwright.collectives.algorithm_costs.algorithm_protocol import Collectiv
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import Exposure, Move, Phase, move_on_axis
+from shardwright.program.block.grid_or_plan_cut_protocol import Placing
 from shardwright.program.block.local_token_and_tensor_sizes import (
     LoweringContext,
     local_tokens,
     part,
 )
-from shardwright.program.block.operator_cut_protocol import Placing
 from shardwright.program.block.symbolic_sizes import Size
 
 

@@ -17,7 +17,7 @@ from shardwright.report.page.charts.guide_picture_svg import (
     set_height,
 )
 from shardwright.report.page.markup.sentences_with_json_values import append_sentence
-from shardwright.report.pictures.guide_break_evens_picture_content import BreakEvens
+from shardwright.report.pictures.guide.break_evens_picture_content import BreakEvens
 
 _LEFT: Final = 12.0
 _RIGHT: Final = WIDTH - 12.0

@@ -17,7 +17,7 @@ from shardwright.report.page.charts.guide_picture_svg import (
     set_height,
 )
 from shardwright.report.page.charts.plot_area import append_value
-from shardwright.report.pictures.guide_rule_losses_picture_content import RuleLoss, RuleLosses
+from shardwright.report.pictures.guide.rule_losses_picture_content import RuleLoss, RuleLosses
 
 _LEFT: Final = 9.0
 _RIGHT: Final = WIDTH - 16.0

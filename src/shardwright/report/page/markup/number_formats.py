@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shardwright import units
-from shardwright.report.pictures.guide_break_evens_picture_content import (
+from shardwright.report.pictures.guide.break_evens_picture_content import (
     factor_of_nearest_change,
 )
 

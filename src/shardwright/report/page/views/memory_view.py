@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.report.page.charts.line_chart import append_line_chart, append_line_table
-from shardwright.report.page.charts.stacked_bars import StackedBar, append_stacked_bars
+from shardwright.report.page.charts.vertical_stacked_bars import StackedBar, append_stacked_bars
 from shardwright.report.page.markup.sentences_with_json_values import append_sentence, append_words
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shardwright import arrays
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.compiled_bound_array_records import Patterns
-from shardwright.cost.network.pipeline_device_chains_by_group_placement import tier_crossed
+from shardwright.cost.network.pipeline_chains_with_distinct_group_placement import tier_crossed
 from shardwright.cost.step.strategy_task_seconds import pieces_of
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout
 from shardwright.program.training_problem import Problem

@@ -27,9 +27,9 @@ from shardwright.search.grid.bounds.table_rows_of_chains_with_unequal_groups imp
     LineRows,
     line_rows,
 )
-from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.enumerate_members import Members
 from shardwright.search.grid.members.extend_and_filter_axis_value_columns import distinct
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import MeshRows
 from shardwright.search.grid.members.zero_and_recompute_choices import legal_shards
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 

@@ -45,7 +45,6 @@ from shardwright.search.grid.bounds.layer_times_with_nearest_placement import (
 )
 from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import jitters
-from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
     Columns,
     distinct,
@@ -54,6 +53,7 @@ from shardwright.search.grid.members.extend_and_filter_axis_value_columns import
     ring_gather,
 )
 from shardwright.search.grid.members.grid_search_space import Space, Value
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import MeshRows
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
 from shardwright.strategy.grid.model_and_batch_sizes_for_grid_rules import has_experts
 

@@ -34,7 +34,6 @@ from shardwright.search.grid.bounds.member_price_tables import (
 )
 from shardwright.search.grid.bounds.mesh_bounds import MARGIN
 from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of, jitters
-from shardwright.search.grid.members.device_meshes import MESH, MeshRows
 from shardwright.search.grid.members.enumerate_members import ChoiceRows, Members, pipelined
 from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
     Columns,
@@ -44,6 +43,7 @@ from shardwright.search.grid.members.extend_and_filter_axis_value_columns import
     select,
 )
 from shardwright.search.grid.members.grid_search_space import AXES, Space
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import MESH, MeshRows
 from shardwright.search.grid.members.zero_and_recompute_choices import memory_choices
 from shardwright.strategy.grid.grid_rules import GridFacts
 

@@ -17,7 +17,7 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
     network_of,
     tokens_copied,
 )
-from shardwright.cost.network.pipeline_device_chains_by_group_placement import (
+from shardwright.cost.network.pipeline_chains_with_distinct_group_placement import (
     INSIDE,
     OF_ULYSSES,
     Lines,
@@ -164,7 +164,7 @@ class _OuterPlacements:
     def below(self, kind: str, part: IntArray) -> IntArray:
         """(pairs, tiers - 1) most members of group (`kind`, `part`) in a unit of a tier; 0 if none.
 
-        Kinds are those of `pipeline_device_chains_by_group_placement.Group`.
+        Kinds are those of `pipeline_chains_with_distinct_group_placement.Group`.
         """
         tiers = next(iter(self.lines[0].below.values())).shape[1]
         counts = np.zeros((len(self.outer), tiers), dtype=np.int64)

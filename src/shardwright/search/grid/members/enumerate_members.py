@@ -22,7 +22,6 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
 from shardwright.search.grid.members.extend_and_filter_axis_value_columns import (
     Columns,
     extended,
@@ -30,6 +29,11 @@ from shardwright.search.grid.members.extend_and_filter_axis_value_columns import
     select,
 )
 from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import (
+    MESH,
+    MeshRows,
+    full_meshes,
+)
 from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
 from shardwright.search.grid.members.zero_and_recompute_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.expert_mesh import FOLDED, mesh_folds

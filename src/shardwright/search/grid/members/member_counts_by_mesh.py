@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.search.grid.members.device_meshes import MemberCounts, MeshRows
 from shardwright.search.grid.members.enumerate_members import chunked, switched
 from shardwright.search.grid.members.extend_and_filter_axis_value_columns import distinct, extended
 from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.legal_degrees_and_axis_orders import MemberCounts, MeshRows
 from shardwright.search.grid.members.zero_and_recompute_choices import redo_counts, zero_counts
 from shardwright.strategy.grid.grid_rules import GridFacts
 

@@ -19,8 +19,8 @@ from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import (
     least_rate,
 )
 from shardwright.search.mixed.bounds.time_bound import covers_space
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.search_effort_limits import Effort
 from shardwright.search.mixed_cluster_certificate import Floors, TimeInterval
 from shardwright.search.search_time_limit import Limit

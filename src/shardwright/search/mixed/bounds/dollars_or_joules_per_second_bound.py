@@ -21,12 +21,12 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.arrays import FloatArray
-from shardwright.search.mixed.pipelines.column_generation_pricing import (
+from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import (
     PricedPipelines,
     ShapeMicrobatches,
     prices_of,
 )
-from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
 from shardwright.search.mixed.pipelines.resource_dual_prices import Prices, ResourceLimits
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces, split_subspace
 from shardwright.search.mixed_cluster_certificate import Dual, Floor, Subspace

@@ -10,7 +10,7 @@ from math import exp, floor, log, log1p
 import numpy as np
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.mixed.pipelines.column_generation_pricing import (
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import (
     PricedPipelines,
     ShapeMicrobatches,
     prices_of,

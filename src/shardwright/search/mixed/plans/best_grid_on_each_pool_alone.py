@@ -32,7 +32,7 @@ from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_time_limit import Stops, out_of_time
 from shardwright.search.universal_time_bound import universal_seconds
-from shardwright.simulator.plan_simulation import plan_of_grid
+from shardwright.simulator.simulate_plan import plan_of_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.pipelines.column_generation_pricing import (
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import (
     PricedPipelines,
     ShapeMicrobatches,
 )

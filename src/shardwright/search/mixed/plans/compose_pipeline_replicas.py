@@ -12,12 +12,12 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.kernel_compilation import compiled
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.mixed.pipelines.column_generation_pricing import (
+from shardwright.search.mixed.pipelines.microbatches_and_layer_cut_by_deadline import best_cut
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import (
     PricedPipelines,
     ShapeMicrobatches,
     prices_of,
 )
-from shardwright.search.mixed.pipelines.microbatches_and_layer_cut_by_deadline import best_cut
 from shardwright.search.mixed.pipelines.replica_integer_program import whole_replicas
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedLane, MixedPlan
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts, Terms

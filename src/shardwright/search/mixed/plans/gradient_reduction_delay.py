@@ -5,8 +5,8 @@ The estimate needs no simulation; it decides the order of simulations only.
 
 from __future__ import annotations
 
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.microbatches_and_layer_cut_by_deadline import PIECES
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedPlan,
     subspace_of,

@@ -19,11 +19,11 @@ from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import (
     floor_of,
     with_rates,
 )
-from shardwright.search.mixed.pipelines.column_generation_pricing import (
+from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import (
     PricedPipelines,
     ShapeMicrobatches,
 )
-from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
 from shardwright.search.mixed.pipelines.replica_integer_program import whole_replicas
 from shardwright.search.mixed.pipelines.resource_dual_prices import Prices
 from shardwright.search.mixed.plans.compose_at_time_limits import split_by_replicas
@@ -38,8 +38,8 @@ from shardwright.search.mixed.plans.plan_search_state import MixedCandidate, Sea
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces
 from shardwright.search.mixed_cluster_certificate import Floor
-from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.predict_plan import step_spending
+from shardwright.simulator.simulate_plan import SimulatedPlan
 from shardwright.strategy.plan.plan import Plan
 
 

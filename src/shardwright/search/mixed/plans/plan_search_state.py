@@ -13,7 +13,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.compose_pipeline_replicas import cut_lanes
 from shardwright.search.mixed.plans.gradient_reduction_delay import estimated_delay_s
@@ -25,7 +25,7 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.mixed_cluster_certificate import Subspace
 from shardwright.search.search_time_limit import Limit
-from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
+from shardwright.simulator.simulate_plan import SimulatedPlan, fits_hosts, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 Lanes = list[tuple[int, int, int]]

@@ -13,12 +13,12 @@ import numpy as np
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.pipelines.column_generation_pricing import (
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import (
     PricedPipelines,
     ShapeMicrobatches,
 )
-from shardwright.search.mixed.pipelines.group_pipelines_by_pools_used import pool_layer_rates
 from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
+from shardwright.search.mixed.pipelines.subsets_by_pool_speed_and_zone import pool_layer_rates
 from shardwright.search.mixed.plans.plan_search_state import (
     Lanes,
     MixedCandidate,

@@ -16,7 +16,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.price_subspaces_by_column_generation import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, general_plan
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.search_effort_limits import Effort

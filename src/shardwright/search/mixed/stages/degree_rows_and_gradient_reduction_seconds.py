@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.gradients.grid_synchronisation import sync_table
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import KINDS, SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import KINDS, SyncTable
+from shardwright.cost.gradients.price_layer_synchronisation_on_grids import sync_table
 from shardwright.cost.lower_model_blocks_under_structure import programs_of
 from shardwright.cost.network.grid_groups_and_collective_seconds import Axes, network_of
 from shardwright.cost.network.networks_of_plan_devices import working_problem

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
-from shardwright.cost.gradients.layer_synchronisation_seconds_and_elements import SyncTable
+from shardwright.cost.gradients.layer_synchronisation_table_classes import SyncTable
 from shardwright.cost.network.grid_groups_and_collective_seconds import axes_of, network_of
 from shardwright.cost.step.shared_scalar_cost_formulas import (
     backward_layer,

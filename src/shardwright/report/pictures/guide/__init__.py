@@ -1,0 +1,1 @@
+"""Content of the pictures of a guide. Its pages are in report.guide."""

@@ -1,0 +1,1 @@
+"""Bytes that devices send in a step, by group and network level, and dollars of egress."""
