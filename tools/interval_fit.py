@@ -23,11 +23,12 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.fitted_runs_and_doubts_about_other_predictions import (
+from shardwright.simulator.step_time_interval import (
+    COEFFICIENTS,
     FRAMEWORK,
+    UNSEEN,
     FittedRuns,
 )
-from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
 from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow, timed
 from shardwright.validation.training.training_table_columns import TrainingMetric
 

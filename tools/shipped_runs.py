@@ -11,7 +11,7 @@ import json
 
 from interval_fit import runs_text
 
-from shardwright.simulator.fitted_runs_and_doubts_about_other_predictions import FILE
+from shardwright.simulator.step_time_interval import FILE
 
 if __name__ == "__main__":
     ran = json.loads(FILE.read_text(encoding="utf-8"))["ran"]

@@ -1,17 +1,25 @@
-"""The 80 % interval of a predicted step time, from errors on runs held out of the fits."""
+"""The 80 % interval of a predicted step time, and the runs that the constants were fitted to."""
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from math import exp
+from pathlib import Path
 from typing import Final
 
 from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.fitted_training_constants import clock_name
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels
-from shardwright.simulator.fitted_runs_and_doubts_about_other_predictions import shipped_runs
 from shardwright.simulator.prediction import Doubt
 
+FRAMEWORK: Final = "framework without runs"
+OPTIONS: Final = "options without runs"
+PAIR: Final = "device new to the framework"
+FILE: Final = Path(__file__).with_name("runs.json")
 EXPOSED: Final = ("tp", "cp", "ep", "sharding")
 NEARLY_FULL: Final = 0.8
 """Memory fraction above which the caching allocator may have to free blocks and allocate again."""
@@ -34,6 +42,42 @@ COEFFICIENTS: Final[dict[str, float]] = {
 }
 """Half-width of ln(predicted / measured) for a share of 1 of each doubt, by quantile regression on
 held-out rows (`tools/`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRuns:
+    """Framework, device and option of each measured run.
+
+    Args:
+        pairs: (framework release, accelerator) of each run.
+        options: (option, value) that some run had, set or by default.
+    """
+
+    pairs: frozenset[tuple[str, str]]
+    options: frozenset[tuple[str, str]]
+
+    def doubts(self, runtime: Runtime, accelerator: str) -> dict[str, float]:
+        """Shares (0 or 1) of doubts: framework, a set option, or framework on device unmeasured."""
+        devices = {device for base, device in self.pairs if base == (runtime.base or runtime.name)}
+        return {
+            FRAMEWORK: float(not devices),
+            OPTIONS: float(any(option not in self.options for option in runtime.options)),
+            PAIR: float(bool(devices) and accelerator not in devices),
+        }
+
+
+@cache
+def shipped_runs() -> FittedRuns:
+    """Frameworks, devices and options of the runs in `runs.json` (no times), cached.
+
+    `tools/fit_constants.py` writes the file with the constants, and `tools/shipped_runs.py` writes
+    it again.
+    """
+    fields = json.loads(FILE.read_text(encoding="utf-8"))
+    return FittedRuns(
+        pairs=frozenset(map(tuple, fields["pairs"])),
+        options=frozenset(map(tuple, fields["options"])),
+    )
 
 
 def doubts(

@@ -8,15 +8,15 @@ import pytest
 
 from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.fitted_runs_and_doubts_about_other_predictions import (
+from shardwright.simulator.predict_plan import predict
+from shardwright.simulator.step_time_interval import (
+    COEFFICIENTS,
     FILE,
     FRAMEWORK,
     OPTIONS,
     PAIR,
     shipped_runs,
 )
-from shardwright.simulator.predict_plan import predict
-from shardwright.simulator.step_time_interval import COEFFICIENTS
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.row_to_training_run import to_training_run
