@@ -267,7 +267,7 @@ def _require_scenario_settings(request: Request) -> None:
 
 
 def method_of(request: Request) -> SearchMethod:
-    """Search method by space, cluster and goal: grid, joint, exact, mixed or robust.
+    """Search method, decided in turn by scenarios (robust), cost goal (mixed), space and cluster.
 
     Raises:
         UsageError: the space is unknown, or is for uniform clusters and the cluster is mixed.

@@ -51,7 +51,7 @@ class ActionTasks:
         links.add(before, before + 1)
 
     def backward(self, which: Int32Array) -> Int32Array:
-        """(posts, microbatches, slices) tasks of B, else I, from `first` or `last`; -1 = none.
+        """(posts, microbatches, slices) B's entry in `first` or `last`, else I's; -1 = none.
 
         Of the input gradient where it is a separate action.
         """

@@ -248,7 +248,7 @@ def _sums_of_parts(amount: IntArray, parts: _ChainParts) -> IntArray:
 
 
 def _usual_durations(program: Program, timeline: Timeline) -> IntArray:
-    """(tasks,) median picoseconds of all actions of the task's form; 0 for other tasks.
+    """(tasks,) median picoseconds of the task's kind of action over all stages; 0 = no action.
 
     Actions of one form have equal kind, slice, recompute and kind of overlapped partner. An action
     in pieces is one action, and each of its pieces is as long as its share of the pieces.

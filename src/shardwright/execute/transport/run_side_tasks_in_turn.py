@@ -41,7 +41,7 @@ def side_tasks_in_turn(task: Task[T]) -> Task[T]:
     """
 
     def handler(request: Request) -> Generator[Request, Answer, Answer]:
-        """Run a side task at its begin or end request; pass all other requests on."""
+        """Run a side task whole at its begin request, if late at its end; pass others on."""
         if isinstance(request, Begin):
             waiting = _Waiting(request.task)
             if not request.late:

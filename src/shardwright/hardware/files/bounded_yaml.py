@@ -68,7 +68,7 @@ class _Constructor(Composer, SafeConstructor, Resolver):
         return self._events[0]
 
     def get_event(self) -> yaml.Event:
-        """Take the next parser event."""
+        """Take the next parser event; `limited_events` has checked the limits before."""
         return self._events.popleft()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:

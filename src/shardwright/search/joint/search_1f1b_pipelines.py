@@ -244,7 +244,7 @@ def _score_layer_counts(
     )
 
     def path_of(place: int, redone: IntArray | None = None) -> float:
-        """Lower bound in seconds on a spread: its longest path, less the rounding of its clock."""
+        """Bound in seconds of layers spread over ranks: longest path, less clock rounding."""
         seconds = layer_count_path_s(times, pipe, table, place, redone)
         return (seconds + norm) * jitter * (1 - 1e-7)
 

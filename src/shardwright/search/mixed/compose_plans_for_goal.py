@@ -86,7 +86,7 @@ class GoalSearch:
 
 
 def compose_plans(search: GoalSearch) -> TimeInterval:
-    """Compose and simulate plans of all step times; return the interval of all times with its rate.
+    """Compose and simulate plans of all times; return the bound on the cost rate of any plan.
 
     The interval covers all step times and holds a lower bound on the dollars or joules a second of
     a plan.

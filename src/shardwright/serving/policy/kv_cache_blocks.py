@@ -79,7 +79,7 @@ def hold_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> 
 
 @inner
 def cached_keys(state: SchedulerState, rank: int, request: int) -> int:
-    """Number of leading prompt keys in the prefix cache, leaving at least one token to compute."""
+    """Number of leading keys (KEY_TOKENS tokens each) cached; one token is left to compute."""
     if not state.settings[PREFIX_CACHE]:
         return 0
     first_key = state.key_offsets[request]

@@ -52,5 +52,5 @@ def route(state: SchedulerState, router: int, request: int, order: int, workers:
 
 
 def router_number(router: Router) -> int:
-    """Number of a router in the form that the compiled `route` takes."""
+    """Number of a rule that sends arriving requests to ranks, as the compiled `route` takes it."""
     return ROUTERS.index(router)

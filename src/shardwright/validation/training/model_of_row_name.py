@@ -78,7 +78,7 @@ def catalog_name(name: str) -> str:
 
 
 def _decoder_form(row: TrainingMeasurement) -> str:
-    """Form of decoder for a name outside the catalog: experts, else by family, else by sizes."""
+    """Form of decoder of a name outside the catalog: experts, family, or widths and heads."""
     if (row.experts or 0) > 1:
         return MIXTURE
     name = row.model_name.lower()

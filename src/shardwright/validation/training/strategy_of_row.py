@@ -106,7 +106,7 @@ def _recompute(
 
 
 def _schedule(row: TrainingMeasurement, *, pp: int, assumptions: list[str]) -> str:
-    """Name of the row's schedule; empty for 1F1B, interleaved (needs `vpp`) or unknown."""
+    """Schedule's name; empty for 1F1B, interleaved (error without `vpp`) or unknown (assumed)."""
     schedule = table_spellings.schedule(row.schedule) if pp > 1 else ""
     if pp > 1 and row.schedule and not schedule:
         assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")

@@ -36,7 +36,7 @@ class Embedding:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Token embeddings x embedding factor (0 for ids elsewhere), plus position and type rows.
+        """Own partial sum: embeddings x factor (0 for ids elsewhere), + position and type rows.
 
         See `Numerics`.
         """

@@ -45,5 +45,5 @@ class ExtentNorm:
         return sums if self.groups == 1 else sums.index_select(-1, self._norm_group_numbers(sums))
 
     def _norm_group_numbers(self, like: torch.Tensor) -> torch.Tensor:
-        """(block,) norm group of each element: a part of the extent with its own mean square."""
+        """(block,) norm group of each local input element; a group has its own mean square."""
         return torch.arange(self.first, self.first + self.block, device=like.device) // self.size
