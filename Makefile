@@ -59,7 +59,7 @@ env: $(VENV)/.develops $(VENV)/.kernels ## make .venv with the package and its d
 demo: $(VENV)/.runs $(VENV)/.kernels ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
 
-test: $(VENV)/.develops $(VENV)/.kernels ## check every claim on some cases (10 minutes on 2 cores, 12 in a new environment; TESTS=tests/search for a part)
+test: $(VENV)/.develops $(VENV)/.kernels ## check every claim on some cases (8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
 
 browser: $(VENV)/.browses $(VENV)/.kernels ## open pages in headless Chromium: sizes, accessibility, no message and no request (CHROMIUM=/path/to/it)

@@ -47,7 +47,8 @@ def test_rules_stand_by_loss_with_words_for_those_without_a_plan() -> None:
         ("What of impossible?", None, "does not fit", ()),
     ]
     assert sentence_text(GUIDE, content.reading) == (
-        "1 of 5 rules hold here; the costliest is the answer to “What of condition?”."
+        "1 of the 5 rules that could be judged hold here; the costliest is the answer to"
+        " “What of condition?”."
         " Here it loses 50.0 %."
     )
     assert sentence_text(GUIDE, content.next_change) == (
@@ -65,7 +66,9 @@ def test_the_best_plan_is_the_next_change_of_a_rule_without_a_condition() -> Non
     held = guide_json(RULES[:2])
     content = rule_losses_content(held)
     assert content is not None
-    assert sentence_text(held, content.reading) == "1 of 1 rules hold here, and none costs time."
+    assert sentence_text(held, content.reading) == (
+        "1 of the 1 rules that could be judged hold here, and none costs time."
+    )
     assert content.next_change == ""
 
 
@@ -89,7 +92,7 @@ def test_break_evens_stand_by_distance_from_the_own_value() -> None:
     ]
     reading = "The nearest change is at 0.5 times your value: A change of sequence length."
     assert sentence_text(GUIDE, content.reading) == reading
-    assert "pp2 has 50 tokens a second; your best plan has 100." in sentence_text(
+    assert "There pp2 is the best plan, with 50 tokens a second." in sentence_text(
         GUIDE, content.next_change
     )
 

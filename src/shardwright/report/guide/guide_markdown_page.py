@@ -72,11 +72,19 @@ def verdict_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
     for rule in rules:
         verdict = rule.verdict
         if verdict is None:
-            yield rule.question, "", " ".join(rule.notes)
+            yield rule.question, "", " ".join(rule.notes) or _values(rule)
             continue
         others = ", ".join(map(loss_text, verdict.others))
         outcome = f"{verdict.sentence}{f' Others: {others}.' if others else ''}"
         yield rule.question, verdict.advice, outcome
+
+
+def _values(rule: Rule) -> str:
+    """The quantity and value of each of a rule's formulas, in one text."""
+    return "; ".join(
+        f"{formula.quantity}: {value_text(formula.value, formula.unit)}"
+        for formula in rule.formulas
+    )
 
 
 def formula_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:

@@ -10,7 +10,10 @@ from xml.etree.ElementTree import Element, tostring
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.charts.guide_break_even_intervals import append_break_even_intervals
 from shardwright.report.page.charts.guide_rule_loss_bars import append_rule_loss_bars
-from shardwright.report.pictures.guide.break_evens_picture_content import break_evens_content
+from shardwright.report.pictures.guide.break_evens_picture_content import (
+    COMPARED,
+    break_evens_content,
+)
 from shardwright.report.pictures.guide.rule_losses_picture_content import rule_losses_content
 
 
@@ -48,7 +51,7 @@ def guide_pictures(guide_json: Any) -> list[GuidePicture]:
             )
         )
     if changes is not None:
-        question = "Where does the best plan change?"
+        question = f"Where does {COMPARED[guide_json['kind']]} change?"
         pictures.append(
             GuidePicture(
                 name="break-evens",

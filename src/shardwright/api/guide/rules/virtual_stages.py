@@ -23,7 +23,7 @@ def advise(facts: RequestFacts) -> Advice:
     advised = counts[0] if many else counts[-1]
     return Advice(
         words=(
-            f"With PP {grid.pp} and {microbatches:,} microbatches in the best plan:"
+            f"With PP {grid.pp}, where the best plan has {microbatches:,} microbatches:"
             f" {advised} virtual stage{'' if advised == 1 else 's'} a device."
         ),
         pins=(pin("vpp", advised),),

@@ -23,16 +23,20 @@ def advise(facts: ServingFacts) -> ServingAdvice:
     prefill = max(workers // 2, 1)
     apart = f"prefill {prefill}x(tp{width}) decode {workers - prefill}x(tp{width})"
     together = f"agg {workers}x(tp{width})"
+    each = f"{workers} workers of TP {width}"
     long = facts.prompt >= max(LONG_PROMPT, 4 * facts.answer)
     return ServingAdvice(
         words="Prefill apart from decode." if long else "Prefill and decode on the same workers.",
         deployment=apart if long else together,
-        others=(("together", together) if long else ("apart", apart),),
+        others=((f"together on {each}", together) if long else (f"apart on {each}", apart),),
         break_even=prompt_question(
             facts,
             apart,
             together,
-            change="90 % of the requests get faster further tokens with prefill apart from decode",
+            change=(
+                "The 90th percentile of the time per output token is lower with separate prefill"
+                " workers"
+            ),
         ),
         notes=tuple(
             _latency_note(name, facts.simulated(text))

@@ -82,9 +82,9 @@ def append_break_even_intervals(
 def _append_legend(svg: Element) -> None:
     """Append what circles and lines are."""
     append_circle(svg, "has", 12, 8)
-    append_words(svg, 22, 12, "searched: it holds")
+    append_words(svg, 22, 12, "searched: has it")
     append_circle(svg, "lacks", 150, 8)
-    append_words(svg, 160, 12, "searched: it does not hold")
+    append_words(svg, 160, 12, "searched: has it not")
     append_line(svg, "interval", x=(4, 20), y=(8 + LINE, 8 + LINE))
     append_words(svg, 24, 12 + LINE, "here it changes")
     append_line(svg, "range", x=(146, 166), y=(8 + LINE, 8 + LINE))

@@ -16,6 +16,8 @@ from shardwright.hardware.split_and_apply_scale_factors_of_cluster_text import (
 )
 from shardwright.lazily_compiled_dataclass import dataclass
 
+COMPARED: Final = {"training": "the best plan", "serving": "the better of two deployments"}
+"""Plan or deployment that a break-even is about, by the guide's kind."""
 FORM_OF_UNIT: Final = {"bytes": "bytes", "bytes/s": "gigabytes_per_s"}
 """Format of a break-even's values by their unit; others are whole numbers."""
 
@@ -66,17 +68,17 @@ def break_evens_content(guide_json: Any) -> BreakEvens | None:
         return None
     rows.sort(key=lambda row: (row.nearest is None, abs(log(row.factor))))
     at, nearest = rows[0].pointer, rows[0].nearest
+    compared = COMPARED[guide_json["kind"]]
     if nearest is None:
-        reading, next_change = "The best plan changes at no searched value.", ""
+        reading, next_change = f"{compared.capitalize()} changes at no searched value.", ""
     else:
         reading = (
             f"The nearest change is at {{:factor_of_nearest_change}} your value: {{{at}/sentence}}"
         )
         plan = f"{at}/sides/{nearest}/plan"
         next_change = (
-            f"There the plan {{{plan}/strategy:command}} has {{{plan}/tokens_per_s:rate}} tokens"
-            " a second; your best plan has {/best/tokens_per_s:rate}."
-            f" {{{plan}/command:command}} repeats it."
+            f"There {{{plan}/strategy:command}} is {compared}, with {{{plan}/tokens_per_s:rate}}"
+            f" tokens a second. {{{plan}/command:command}} repeats it."
         )
     return BreakEvens(rows=tuple(rows), reading=reading, next_change=next_change)
 

@@ -57,7 +57,10 @@ def rule_losses_content(guide_json: Any) -> RuleLosses | None:
     if not rows:
         return None
     rows.sort(key=lambda row: (row.loss is None, -(row.loss or 0.0)))
-    first, reading = rows[0], "{/rules:rules_that_hold} of {/rules:judged_rules} rules hold here"
+    first = rows[0]
+    reading = (
+        "{/rules:rules_that_hold} of the {/rules:judged_rules} rules that could be judged hold here"
+    )
     if first.outcome != "loses":
         reading, next_change = f"{reading}, and none costs time.", ""
     else:
