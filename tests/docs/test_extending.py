@@ -106,3 +106,16 @@ def test_a_table_that_was_renamed_is_seen() -> None:
     assert paths("`tests/NAME/test_x.py` tests/docs/test_examples.py.") == {
         "tests/docs/test_examples.py"
     }
+
+
+NEWCOMERS = ROOT / "docs" / "decisions" / "0035-newcomers.md"
+FILES = 8
+
+
+@pytest.mark.xfail(strict=True, reason="9, 10, 9 and 8 files; 0, 2, 2 and 1 questions")
+def test_newcomers_change_few_files_and_ask_nothing() -> None:
+    """The last round that decision 35 lists, against the aim."""
+    rounds = re.findall(r"^\| \d+ \|.*$", NEWCOMERS.read_text("utf-8"), re.MULTILINE)
+    found = re.findall(r"(\d+) files?, (\d+) questions?", rounds[-1])
+    assert len(found) == 4
+    assert all(int(files) <= FILES and int(questions) == 0 for files, questions in found)
