@@ -154,3 +154,32 @@ def test_the_first_command_of_the_readme_runs_from_the_wheel(
     assert first is not None
     assert answer is not None
     assert answer[1] in run_installed(installed, shlex.split(first[1]), tmp_path)
+
+
+PAGES = (
+    "shardwright/api/guide/",
+    "shardwright/api/report/",
+    "shardwright/api/what_if/",
+    "shardwright/report/guide/",
+    "shardwright/report/page/",
+    "shardwright/report/pictures/guide/",
+    "shardwright/validation/training/predictions_of_published_runs.json",
+    "shardwright/web/",
+)
+"""Reports, guide and web page, which a wheel before version 0.2 did not have."""
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason=(
+        "347 kB: views and browser scripts 138 (uPlot 23 of these), guide 79, content of reports"
+        " 63, web 48, published runs 19; 226 kB before the guide's break-evens, the pages of other"
+        " answers and the pictures"
+    ),
+)
+def test_pages_add_less_than_300_kb(wheel: Path) -> None:
+    """Compressed bytes of their files in the wheel, with the headers of each file in a zip."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = [one for one in archive.infolist() if one.filename.startswith(PAGES)]
+    assert len(members) > 150
+    assert sum(one.compress_size + 76 + 2 * len(one.filename) for one in members) < 300_000
